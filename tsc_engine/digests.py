@@ -1,0 +1,126 @@
+"""Digests of source code: which files a number depends on, and whether they are still the same.
+
+The static import closure of a module is read from its syntax tree, so that nothing is imported;
+imports inside functions count, imports under ``if TYPE_CHECKING`` do not. Only first-party modules
+are followed; versions of libraries are recorded in provenance, not in digests.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from tsc_engine.identity import digest
+
+_ENGINE = Path(__file__).resolve().parent
+
+
+class StaleSources(RuntimeError):
+    """The sources changed between the planning of a run and one of its jobs."""
+
+
+def _resolve(module: str) -> Path | None:
+    """Return the file of a module of the engine, or None if it is not one."""
+    parts = module.split(".")
+    if parts[0] != _ENGINE.name or len(parts) == 1:
+        # The package root holds the version only; following it would tie every number to it.
+        return None
+    base = _ENGINE.joinpath(*parts[1:])
+    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _is_type_checking(node: ast.If) -> bool:
+    name = node.test
+    return (isinstance(name, ast.Name) and name.id == "TYPE_CHECKING") or (
+        isinstance(name, ast.Attribute) and name.attr == "TYPE_CHECKING"
+    )
+
+
+def _imports(tree: ast.AST) -> Iterable[str]:
+    stack: list[ast.AST] = [tree]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.If) and _is_type_checking(node):
+            stack.extend(node.orelse)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        stack.extend(ast.iter_child_nodes(node))
+
+
+@functools.cache
+def _direct(path: Path) -> tuple[str, tuple[Path, ...]]:
+    source = path.read_bytes().replace(b"\r\n", b"\n")
+    found: set[Path] = set()
+    for name in _imports(ast.parse(source, filename=str(path))):
+        parts = name.split(".")
+        for depth in range(2, len(parts) + 1):
+            resolved = _resolve(".".join(parts[:depth]))
+            if resolved is not None:
+                found.add(resolved)
+    return hashlib.sha256(source).hexdigest(), tuple(sorted(found))
+
+
+def source_closure(roots: Iterable[Path]) -> dict[str, str]:
+    """Return the sha256 of every first-party source that the roots import, directly or not.
+
+    Parameters
+    ----------
+    roots : iterable of Path
+        Python files; they may lie outside the engine (a plugin). A root inside a package brings
+        the package's own ``__init__``.
+
+    Returns
+    -------
+    dict
+        Name of the file (relative to the engine where it is inside, else its bare name) to sha256.
+        Names do not contain the place of the installation: results move between machines.
+    """
+    pending: list[Path] = []
+    for root in roots:
+        resolved = Path(root).resolve()
+        pending.append(resolved)
+        init = resolved.parent / "__init__.py"
+        if resolved.is_relative_to(_ENGINE) and resolved.parent != _ENGINE and init.is_file():
+            pending.append(init)
+    seen: dict[Path, str] = {}
+    while pending:
+        path = pending.pop()
+        if path in seen:
+            continue
+        seen[path], imported = _direct(path)
+        pending.extend(imported)
+
+    def name(path: Path) -> str:
+        inside = path.is_relative_to(_ENGINE)
+        return path.relative_to(_ENGINE).as_posix() if inside else f"plugin:{path.name}"
+
+    return {name(path): seen[path] for path in sorted(seen)}
+
+
+def engine_source(module: str) -> Path:
+    """Return the file of a module of the engine, as ``engine_source("rates")``.
+
+    Raises
+    ------
+    KeyError
+        If the engine has no such module.
+    """
+    path = _resolve(f"{_ENGINE.name}.{module}")
+    if path is None:
+        raise KeyError(module)
+    return path
+
+
+def source_digest(roots: Iterable[Path]) -> str:
+    """Return one digest for the closure of the roots (see `source_closure`)."""
+    return digest(source_closure(roots))

@@ -1,0 +1,141 @@
+"""Errors: the distance of every replicate's statistics to the limit. Only here is one subtracted.
+
+For statistics whose error is the norm of an *expected* deviation (a bias), replicates' deviations
+are kept as their Gram matrix: the squared norm of any weighted mean of them, and so every
+bootstrap of it, is a quadratic form in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc_engine.statistics import Statistic, norm, statistic
+from tsc_engine.storage import Outcome, Record, unpack_symmetric
+
+#: Deviations are averaged in at most this many groups of replicates before their Gram matrix.
+LARGEST_GRAM = 128
+
+#: Facts of each head that the limit record holds and errors pass on, shape (heads,).
+HEAD_FACTS = ("horizon", "horizon_frobenius", "log_diagonal_threshold")
+
+Arrays = dict[str, NDArray[np.float64]]
+
+
+def _moments(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    found = {}
+    if "mean" in arrays:
+        found["mean"] = arrays["mean"]
+    if "second_moment" in arrays:
+        found["second_moment"] = unpack_symmetric(arrays["second_moment"])
+    return found
+
+
+def deviation_gram(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return inner products of replicates' deviations.
+
+    Parameters
+    ----------
+    deviations : ndarray, shape (replicates, heads, sizes, …)
+        Deviation tensors; the trailing axes are contracted.
+
+    Returns
+    -------
+    ndarray, shape (heads, sizes, groups, groups), float64
+        ``groups`` is the number of replicates, or `LARGEST_GRAM` groups of equal weight (the last
+        replicates beyond a whole multiple are left out) where there are more.
+    """
+    flat = deviations.reshape(*deviations.shape[:3], -1)
+    replicates = flat.shape[0]
+    if replicates > LARGEST_GRAM:
+        per_group = replicates // LARGEST_GRAM
+        flat = flat[: per_group * LARGEST_GRAM]
+        flat = flat.reshape(LARGEST_GRAM, per_group, *flat.shape[1:]).mean(axis=1)
+    gram: NDArray[np.float64] = np.einsum("rhkx,shkx->hkrs", flat, flat, optimize=True)
+    return gram
+
+
+def _sampled(chosen: Statistic, blocks: Sequence[Record], limit: Arrays) -> NDArray[np.float64]:
+    values = np.concatenate([chosen.value(_moments(block.arrays)) for block in blocks])
+    return values - chosen.value(limit)[None, :, None]
+
+
+def error_arrays(
+    names: Sequence[str], limit: Record, blocks: Sequence[Record], exact: bool
+) -> Arrays:
+    """Return the errors of one cell.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Statistics.
+    limit : Record
+        Of the problem; outcome ``ok``.
+    blocks : sequence of Record
+        Estimates, all ``ok``, in the order of their replicates.
+    exact : bool
+        Whether the estimator returned expected moments.
+
+    Returns
+    -------
+    dict
+        ``error_<statistic>`` (heads, sizes, replicates) for statistics of single replicates;
+        ``gram_<statistic>`` (heads, sizes, groups, groups) for biases of sampling estimators;
+        ``bias_<statistic>`` and ``bias_error_<statistic>`` (heads, sizes) for exact ones;
+        ``scale_<statistic>`` (heads,) for all.
+    """
+    at_limit = _moments(limit.arrays)
+    found: Arrays = {}
+    for name in names:
+        chosen = statistic(name)
+        found[f"scale_{name}"] = chosen.scale(at_limit)
+        if exact:
+            if chosen.expected:
+                bias = unpack_symmetric(blocks[0].arrays[name])
+                found[f"bias_{name}"] = norm(bias, 2)
+                found[f"bias_error_{name}"] = blocks[0].arrays["second_moment_error"]
+            continue
+        deviations = _sampled(chosen, blocks, at_limit)
+        if chosen.expected:
+            found[f"gram_{name}"] = deviation_gram(deviations)
+        else:
+            found[f"error_{name}"] = np.moveaxis(norm(deviations, deviations.ndim - 3), 0, -1)
+    return found
+
+
+def errors_record(
+    names: Sequence[str], limit: Record, blocks: Sequence[Record], digest: str, exact: bool
+) -> Record:
+    """Return the errors record of one cell; outcomes of what it is made from are passed on.
+
+    A cell with a block that is not ``ok`` has that block's outcome and no numbers: a part of its
+    replicates would be another experiment.
+    """
+    about: dict[str, Any] = {
+        "seconds": sum(float(block.about.get("seconds", 0.0)) for block in blocks),
+        "peak_mb": max(float(block.about.get("peak_mb", 0.0)) for block in blocks),
+        "device": blocks[0].about.get("device", "cpu"),
+        "fallback": blocks[0].about.get("fallback", ""),
+        "dtype": blocks[0].about.get("dtype", ""),
+        "sizes": blocks[0].about.get("sizes", []),
+        "exact": exact,
+        "replicates": 0,
+    }
+    if limit.outcome != "ok":
+        return Record(digest, limit.outcome, f"no limit: {limit.cause}", about=about)
+    head_facts = {name: limit.arrays[name] for name in HEAD_FACTS}
+    bad = [block for block in blocks if block.outcome != "ok"]
+    if bad:
+        outcome: Outcome = bad[0].outcome
+        cause = bad[0].cause
+        if 1 < len(blocks) != len(bad):
+            cause = f"{len(bad)} of {len(blocks)} blocks: {cause}"
+        return Record(digest, outcome, cause, dict(head_facts), about)
+    about["replicates"] = (
+        0 if exact else sum(block.arrays[next(iter(block.arrays))].shape[0] for block in blocks)
+    )
+    arrays = head_facts | error_arrays(names, limit, blocks, exact)
+    return Record(digest, arrays=arrays, about=about)

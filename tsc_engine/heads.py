@@ -1,0 +1,79 @@
+"""Attention heads of synthetic problems: named score directions, scaled to a wanted horizon."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tsc_engine.horizons import horizon
+from tsc_engine.options import Index, Options, Positive
+
+Direction = Literal["identity", "gaussian", "query_key"]
+ValueMap = Literal["identity", "gaussian"]
+
+
+class HeadDirection(Options):
+    """A head up to its horizon: a named, seeded score direction A0 and a value map V."""
+
+    score: Direction = Field(
+        "identity",
+        description=(
+            "the direction A0: `identity`; `gaussian`, independent N(0, 1/d) entries; `query_key`, "
+            "Wk^T Wq / sqrt(d) of two such matrices, as in the paper"
+        ),
+    )
+    value: ValueMap = Field("identity", description="the value map V: `identity` or `gaussian`")
+    seed: Index = Field(0, description="seed of the random matrices")
+
+
+class HeadOptions(HeadDirection):
+    """One head as a problem describes it: ``A = H A0 / |S^1/2 A0 S^1/2|_2``."""
+
+    horizon: Positive = Field(description="the wanted horizon H")
+
+
+def _random_matrix(seed: int, role: int, dimension: int) -> NDArray[np.float64]:
+    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, role])))
+    size = (dimension, dimension)
+    return generator.normal(scale=1.0 / np.sqrt(dimension), size=size)
+
+
+def score_matrix(head: HeadOptions, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``A`` with the wanted horizon under a covariance.
+
+    Parameters
+    ----------
+    head : HeadOptions
+    covariance : ndarray, shape (d, d), float64
+
+    Returns
+    -------
+    ndarray, shape (d, d), float64
+
+    Raises
+    ------
+    ValueError
+        If the direction vanishes under the covariance, so that no scale gives the horizon.
+    """
+    dimension = covariance.shape[0]
+    if head.score == "identity":
+        direction = np.eye(dimension)
+    elif head.score == "gaussian":
+        direction = _random_matrix(head.seed, 0, dimension)
+    else:
+        query, key = (_random_matrix(head.seed, role, dimension) for role in (1, 2))
+        direction = key.T @ query / np.sqrt(dimension)
+    size = horizon(direction, covariance).spectral
+    if size <= 0.0:
+        raise ValueError("the score direction vanishes under the covariance")
+    return head.horizon / size * direction
+
+
+def value_matrix(head: HeadOptions, dimension: int) -> NDArray[np.float64]:
+    """Return ``V``, shape (d, d)."""
+    if head.value == "identity":
+        return np.eye(dimension)
+    return _random_matrix(head.seed, 3, dimension)

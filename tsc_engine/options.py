@@ -1,0 +1,34 @@
+"""Option models: strict pydantic models, and the number types that they use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _no_bool(value: Any) -> Any:
+    # YAML's yes/no become booleans, and Python counts them as integers.
+    if isinstance(value, bool):
+        raise ValueError("a number is expected, not true or false")
+    return value
+
+
+Real = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+
+
+class Options(BaseModel):
+    """Base of every option model: unknown keys are errors, instances are frozen.
+
+    Numbers given as text (``1e-3`` is text to a YAML 1.1 reader) are accepted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NoOptions(Options):
+    """For an estimator or a law without options."""

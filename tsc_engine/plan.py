@@ -1,0 +1,451 @@
+"""The plan of a study: every result that it needs, where it lies and what makes it.
+
+A pure function of the study and of the sources: no file of the results is looked at. Each job is
+one JSON document (`LimitJob`, …, as plain dicts) that a verb of the command line reads; its digest
+is part of the path of what the job writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tsc_engine import roots, samplers, statistics
+from tsc_engine.estimators import Estimator, ExactEstimator, Request
+from tsc_engine.identity import digest
+from tsc_engine.laws import TokenLaw
+from tsc_engine.options import Options
+from tsc_engine.plugins import source_file
+from tsc_engine.problems import Problem
+from tsc_engine.study import CheckedStudy, Group
+
+#: Nominal seconds of one estimate job.
+JOB_SECONDS = 6.0
+#: Largest block that the cost models may choose; more would round small studies up too far.
+LARGEST_BLOCK = 32
+#: Memory of an interpreter with NumPy, MiB.
+INTERPRETER_MIB = 160
+
+Job = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A pool of rows: one layer of a model on a text."""
+
+    job: Job
+
+    @property
+    def path(self) -> str:
+        """Path of its record; the rows lie beside it."""
+        return f"resources/pools/{self.job['pool']}~{self.job['digest']}.npz"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One problem and one estimator.
+
+    Attributes
+    ----------
+    label : str
+        Name of the estimator in tables and paths.
+    estimate, errors : dict
+        The jobs; the estimate job is the same for every block but for its replicates.
+    blocks : tuple of (int, int)
+        First and last replicate of each block; one block ``(0, 0)`` for an exact estimator.
+    """
+
+    label: str
+    estimate: Job
+    errors: Job
+    blocks: tuple[tuple[int, int], ...]
+    memory_mib: int
+    minutes: int
+    device: str
+    threads: int
+
+
+@dataclass(frozen=True)
+class PlannedProblem:
+    """One problem with all that is computed for it."""
+
+    group: str
+    problem: Problem
+    sizes: tuple[int, ...]
+    replicates: int
+    limit: Job
+    cells: tuple[Cell, ...]
+    rates: Job
+    source: Source | None
+
+    @property
+    def limit_memory_mib(self) -> int:
+        """Peak memory of the limit job, MiB."""
+        if self.source is None:
+            return 2 * INTERPRETER_MIB
+        tokens = int(self.source.job["law"]["tokens"])
+        rows = 3 * self.problem.heads * tokens * self.problem.key_width
+        # float64 copies of all rows, scaled keys and queries beside them, and one head's copies.
+        return 2 * INTERPRETER_MIB + 16 * rows // 2**20
+
+
+def power_of_two_below(value: float) -> int:
+    """Return the largest power of two that is at most ``value``, and 1 below 1."""
+    power = 1
+    while power * 2 <= value:
+        power *= 2
+    return power
+
+
+def block_size(group: Group, estimator: type[Estimator], request: Request, problem: Problem) -> int:
+    """Return the replicates of one job: a power of two, the same on every machine.
+
+    Parameters
+    ----------
+    group : Group
+        ``block_replicates`` decides if it is given.
+    estimator : type
+        Its cost model decides otherwise.
+    request : Request
+    problem : Problem
+    """
+    if group.block_replicates is not None:
+        return group.block_replicates
+    cost = estimator.capabilities.cost
+    pairs = problem.heads * request.sizes[-1] ** 2
+    width = problem.key_width + problem.value_width + 1
+    seconds = 1e-9 * pairs * (cost.per_pair + cost.per_product * width)
+    if request.dtype == "float32":
+        seconds *= cost.float32_factor
+    return min(LARGEST_BLOCK, power_of_two_below(JOB_SECONDS / seconds))
+
+
+def _law_spec(options: Options, name: str) -> dict[str, Any]:
+    return {"name": name, **options.model_dump(mode="json")}
+
+
+class Plan:
+    """Everything that one study needs.
+
+    Parameters
+    ----------
+    checked : CheckedStudy
+    results : str
+        Folder of the study's results, relative to the run; ``results/<study>`` if not given.
+    """
+
+    def __init__(self, checked: CheckedStudy, results: str | None = None) -> None:
+        self.checked = checked
+        self.study = checked.study
+        self.results = results or f"results/{checked.study.study}"
+        self.problems = tuple(self._problems())
+        doubles = [p.problem.id for p in self.problems]
+        if len(set(doubles)) != len(doubles):
+            twice = sorted({name for name in doubles if doubles.count(name) > 1})
+            raise ValueError(f"the study lists a problem twice: {', '.join(twice)}")
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def _problems(self) -> Iterator[PlannedProblem]:
+        for group, options in zip(self.study.problems, self.checked.laws, strict=True):
+            for spec in self._specs(group, options):
+                yield self._planned(group, options, spec)
+
+    def _specs(self, group: Group, options: Any) -> Iterator[dict[str, Any]]:
+        name = str(group.law["name"])
+        law = _law_spec(options, name)
+        common = {"attention": "softmax", "temperature": group.temperature}
+        if issubclass(self.checked.registry.laws[name], TokenLaw):
+            assert group.head is not None
+            for horizon in group.head.horizons:
+                head = group.head.model_dump(exclude={"horizons"}) | {"horizon": horizon}
+                for queries in group.queries:
+                    yield {**common, "law": law, "head": head, "sampler": "iid", "queries": queries}
+            return
+        pool = {
+            "name": name,
+            "model": self.study.models[options.model].model_dump(),
+            "text": self.study.texts[options.text].model_dump(),
+            "tokens": options.tokens,
+        }
+        for layer in options.layers:
+            for queries in group.queries:
+                yield {
+                    **common,
+                    "law": {**pool, "layer": layer},
+                    "sampler": group.sampler,
+                    "queries": queries,
+                }
+
+    def _source(self, problem: Problem) -> Source | None:
+        if not problem.is_pool:
+            return None
+        law = dict(problem.spec["law"])
+        job: Job = {"law": law, "sources": roots.pool_sources()}
+        job["digest"] = digest(job)
+        model, layer = law["model"]["package"], law["layer"]
+        job["pool"] = f"{model.lower()}_layer{layer}"
+        return Source(job)
+
+    def _planned(self, group: Group, options: Options, spec: dict[str, Any]) -> PlannedProblem:
+        law_class = self.checked.registry.laws[str(group.law["name"])]
+        problem = Problem(spec, law_class(options), samplers.sampler(spec["sampler"]))
+        source = self._source(problem)
+        sizes = tuple(group.sizes or self.study.sizes)
+        replicates = group.replicates or self.study.replicates
+        law_file = source_file(law_class)
+        base: Job = {"problem": spec, "pool": source.path if source else None}
+        limit = {
+            **base,
+            "sources": roots.limit_sources(law_file),
+            "pool_digest": source.job["digest"] if source else None,
+        }
+        limit["digest"] = digest(limit)
+        limit["plugin_folders"] = self.study.plugin_folders
+        cells = tuple(
+            self._cell(group, problem, base, limit, law_file, sizes, replicates, position)
+            for position in range(len(self.study.estimators))
+        )
+        rates: Job = {
+            "problem": spec,
+            "limit": limit["digest"],
+            "errors": [[cell.label, cell.errors["digest"]] for cell in cells],
+            "statistics": self.study.statistics,
+            "sizes": list(sizes),
+            "epsilon": self.study.epsilon,
+            "confidence": self.study.rates.confidence,
+            "resamples": self.study.rates.resamples,
+            "sources": roots.rates_sources(),
+        }
+        rates["digest"] = digest(rates)
+        return PlannedProblem(group.group, problem, sizes, replicates, limit, cells, rates, source)
+
+    def _cell(
+        self,
+        group: Group,
+        problem: Problem,
+        base: Job,
+        limit: Job,
+        law_file: Path,
+        sizes: tuple[int, ...],
+        replicates: int,
+        position: int,
+    ) -> Cell:
+        choice = self.study.estimators[position]
+        options = self.checked.estimators[position]
+        cls = self.checked.registry.estimators[choice.name]
+        exact = issubclass(cls, ExactEstimator)
+        moments = sorted(
+            {
+                moment
+                for name in self.study.statistics
+                for moment in statistics.statistic(name).moments
+            }
+        )
+        request = Request(
+            sizes=sizes,
+            moments=tuple(moments),
+            dtype=getattr(options, "dtype", "float64"),
+            device=getattr(options, "device", "cpu"),
+            threads=getattr(options, "threads", 1),
+        )
+        sampler = str(problem.spec["sampler"])
+        estimate: Job = {
+            **base,
+            "pool_digest": limit["pool_digest"],
+            "estimator": choice.name,
+            "options": options.model_dump(mode="json"),
+            "sizes": list(sizes),
+            "moments": moments,
+            "seed": None if exact else self.study.seed,
+            "sources": roots.estimate_sources(law_file, sampler, source_file(cls)),
+        }
+        estimate["digest"] = digest(estimate)
+        estimate["plugin_folders"] = self.study.plugin_folders
+        blocks: tuple[tuple[int, int], ...] = ((0, 0),)
+        if not exact:
+            block = block_size(group, cls, request, problem)
+            count = -(-replicates // block)
+            blocks = tuple((index * block, (index + 1) * block - 1) for index in range(count))
+        errors: Job = {
+            "problem": base["problem"],
+            "limit": limit["digest"],
+            "estimate": estimate["digest"],
+            "label": choice.shown_name,
+            "exact": exact,
+            "blocks": [list(block) for block in blocks],
+            "statistics": self.study.statistics,
+            "sources": roots.errors_sources(self.study.statistics),
+        }
+        errors["digest"] = digest(errors)
+        estimator = cls(options)
+        batch = 16 * problem.heads * sizes[-1] * (2 * problem.key_width + problem.value_width)
+        peak = batch + estimator.memory_bytes(problem, request)
+        return Cell(
+            label=choice.shown_name,
+            estimate=estimate,
+            errors=errors,
+            blocks=blocks,
+            memory_mib=INTERPRETER_MIB + peak // 2**20 + 1,
+            minutes=30,
+            device=request.device,
+            threads=request.threads,
+        )
+
+    # -- paths --------------------------------------------------------------------------------
+
+    def limit_path(self, planned: PlannedProblem) -> str:
+        """Path of the limit record of a problem."""
+        return limit_path(self.results, planned.problem.id, planned.limit["digest"])
+
+    def estimate_paths(self, planned: PlannedProblem, cell: Cell) -> list[str]:
+        """Paths of the estimate records of a cell, block by block."""
+        return estimate_paths(self.results, planned.problem.id, cell.errors)
+
+    def errors_path(self, planned: PlannedProblem, cell: Cell) -> str:
+        """Path of the errors record of a cell."""
+        return errors_path(self.results, planned.problem.id, cell.label, cell.errors["digest"])
+
+    def errors_paths(self, planned: PlannedProblem) -> list[str]:
+        """Paths of the errors records of a problem, estimator by estimator."""
+        return [self.errors_path(planned, cell) for cell in planned.cells]
+
+    def rates_path(self, planned: PlannedProblem) -> str:
+        """Path of the rates of a problem."""
+        return f"{self.results}/rates/{planned.problem.id}~{planned.rates['digest']}.json"
+
+    # -- lookups by the wildcards of a rule ------------------------------------------------------
+
+    @cached_property
+    def _by_limit(self) -> dict[tuple[str, str], PlannedProblem]:
+        return {(p.problem.id, p.limit["digest"]): p for p in self.problems}
+
+    @cached_property
+    def _by_estimate(self) -> dict[tuple[str, str, str], tuple[PlannedProblem, Cell]]:
+        return {
+            (p.problem.id, cell.label, cell.estimate["digest"]): (p, cell)
+            for p in self.problems
+            for cell in p.cells
+        }
+
+    @cached_property
+    def _by_errors(self) -> dict[tuple[str, str, str], tuple[PlannedProblem, Cell]]:
+        return {
+            (p.problem.id, cell.label, cell.errors["digest"]): (p, cell)
+            for p in self.problems
+            for cell in p.cells
+        }
+
+    @cached_property
+    def _by_rates(self) -> dict[tuple[str, str], PlannedProblem]:
+        return {(p.problem.id, p.rates["digest"]): p for p in self.problems}
+
+    @cached_property
+    def sources(self) -> dict[tuple[str, str], Source]:
+        """Pools by name and digest."""
+        found = [p.source for p in self.problems if p.source is not None]
+        return {(source.job["pool"], source.job["digest"]): source for source in found}
+
+    def limit_of(self, problem: str, made_by: str) -> PlannedProblem:
+        """Return the problem whose limit has this digest; KeyError if the plan has none."""
+        return self._by_limit[problem, made_by]
+
+    def estimate_of(self, problem: str, label: str, made_by: str) -> tuple[PlannedProblem, Cell]:
+        """Return the cell whose estimates have this digest; KeyError if the plan has none."""
+        return self._by_estimate[problem, label, made_by]
+
+    def errors_of(self, problem: str, label: str, made_by: str) -> tuple[PlannedProblem, Cell]:
+        """Return the cell whose errors have this digest; KeyError if the plan has none."""
+        return self._by_errors[problem, label, made_by]
+
+    def rates_of(self, problem: str, made_by: str) -> PlannedProblem:
+        """Return the problem whose rates have this digest; KeyError if the plan has none."""
+        return self._by_rates[problem, made_by]
+
+    # -- the tables ---------------------------------------------------------------------------
+
+    @cached_property
+    def summary(self) -> Job:
+        """The job that gathers rates into tables."""
+        job: Job = {
+            "study": self.study.study,
+            "statistics": self.study.statistics,
+            "problems": [
+                {
+                    "group": planned.group,
+                    "problem": planned.problem.id,
+                    "rates": planned.rates["digest"],
+                    "limit": planned.limit["digest"],
+                    "cells": [
+                        {
+                            "estimator": cell.label,
+                            "errors": cell.errors["digest"],
+                            "estimate": cell.estimate["digest"],
+                            "blocks": [list(block) for block in cell.blocks],
+                        }
+                        for cell in planned.cells
+                    ],
+                }
+                for planned in self.problems
+            ],
+            "sources": roots.tables_sources(),
+        }
+        job["digest"] = digest(job)
+        return job
+
+    @cached_property
+    def report_digest(self) -> str:
+        """Digest of the sources of the report."""
+        return roots.report_sources()
+
+    def estimator_pattern(self, gpu: bool) -> str:
+        """Return a pattern of the estimators whose jobs ask for a GPU, or of the others."""
+        labels = {
+            cell.label
+            for planned in self.problems
+            for cell in planned.cells
+            if (cell.device == "cuda") is gpu
+        }
+        # A pattern that matches nothing where there are none.
+        return "|".join(sorted(labels)) or r"(?!)"
+
+    def jobs(self) -> int:
+        """Return the number of jobs of the whole study, sources and report included."""
+        per_problem = sum(
+            2 + sum(len(cell.blocks) + 1 for cell in planned.cells) for planned in self.problems
+        )
+        models = {
+            planned.source.job["law"]["model"]["package"]
+            for planned in self.problems
+            if planned.source is not None
+        }
+        return per_problem + len(self.sources) + len(models) + 3
+
+    def files(self) -> set[str]:
+        """Paths of every addressed result that the study refers to."""
+        found: set[str] = set()
+        for planned in self.problems:
+            found |= {self.limit_path(planned), self.rates_path(planned)}
+            for cell in planned.cells:
+                found.add(self.errors_path(planned, cell))
+                found.update(self.estimate_paths(planned, cell))
+        return found
+
+
+def limit_path(results: str, problem: str, made_by: str) -> str:
+    """Path of a limit record."""
+    return f"{results}/limits/{problem}~{made_by}.npz"
+
+
+def errors_path(results: str, problem: str, label: str, made_by: str) -> str:
+    """Path of an errors record."""
+    return f"{results}/errors/{problem}/{label}~{made_by}.npz"
+
+
+def estimate_paths(results: str, problem: str, errors: Mapping[str, Any]) -> list[str]:
+    """Paths of the estimate records that an errors job reads."""
+    folder = f"{results}/estimates/{problem}/{errors['label']}~{errors['estimate']}"
+    return [f"{folder}/{first}-{last}.npz" for first, last in errors["blocks"]]

@@ -1,0 +1,157 @@
+"""Problems: a law with its head, a sampler and queries, and the tokens drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc_engine.heads import HeadOptions, score_matrix, value_matrix
+from tsc_engine.identity import problem_id, random_stream
+from tsc_engine.laws import Law, RowLaw, TokenLaw
+
+if TYPE_CHECKING:
+    from tsc_engine.samplers import Sampler
+
+TOKENS_STREAM, QUERIES_STREAM = 0, 1
+
+
+class Tokens(NamedTuple):
+    """Rows of one replicate, ready for attention; scores are ``queries @ keys^T``.
+
+    Attributes
+    ----------
+    queries, keys : ndarray, shape (heads, n, key_width), float64
+    values : ndarray, shape (heads, n, value_width), float64
+    """
+
+    queries: NDArray[np.float64]
+    keys: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked: everything that the limit depends on, and how tokens are taken.
+
+    Attributes
+    ----------
+    spec : mapping
+        The whole description as JSON types; the id is its digest.
+    law : Law
+    sampler : Sampler
+    """
+
+    spec: Mapping[str, Any]
+    law: Law = field(compare=False)
+    sampler: Sampler = field(compare=False)
+
+    @cached_property
+    def id(self) -> str:
+        """Id of the problem, also its name in paths."""
+        return problem_id(self.spec)
+
+    @property
+    def queries(self) -> str:
+        """Whom the outputs are read at: ``self`` or ``independent``."""
+        return str(self.spec["queries"])
+
+    @property
+    def attention(self) -> str:
+        """Kind of attention, ``softmax``."""
+        return str(self.spec["attention"])
+
+    @property
+    def temperature(self) -> float:
+        """Divisor of every score."""
+        return float(self.spec["temperature"])
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether the tokens are rows of a real model."""
+        return isinstance(self.law, RowLaw)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads that are computed on the same tokens."""
+        return int(self.spec["law"]["model"]["heads"]) if self.is_pool else 1
+
+    @property
+    def key_width(self) -> int:
+        """Width of a query and of a key."""
+        if self.is_pool:
+            return int(self.spec["law"]["model"]["width"])
+        return int(self.spec["law"]["dimension"])
+
+    @property
+    def value_width(self) -> int:
+        """Width of a value and of an output."""
+        return self.key_width
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the token law; of a head's rows for a pool."""
+        return self.key_width
+
+    @cached_property
+    def head(self) -> HeadOptions:
+        """The head of a synthetic problem."""
+        return HeadOptions.model_validate(self.spec["head"])
+
+    @cached_property
+    def score(self) -> NDArray[np.float64]:
+        """``A / temperature`` of a synthetic problem, (d, d); ``A`` has the wanted horizon."""
+        return score_matrix(self.head, self._token_law.covariance()) / self.temperature
+
+    @cached_property
+    def value(self) -> NDArray[np.float64]:
+        """``V`` of a synthetic problem, shape (d, d)."""
+        return value_matrix(self.head, self._token_law.dimension)
+
+    @property
+    def _token_law(self) -> TokenLaw:
+        if not isinstance(self.law, TokenLaw):
+            raise TypeError(f"problem {self.id} has a pool and no token law")
+        return self.law
+
+    @property
+    def _row_law(self) -> RowLaw:
+        if not isinstance(self.law, RowLaw):
+            raise TypeError(f"the law {self.law.name} is neither a token law nor a row law")
+        return self.law
+
+    def draw(self, seed: int, replicate: int, count: int) -> Tokens:
+        """Draw the tokens of one replicate.
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the study.
+        replicate : int
+        count : int
+            Number n of tokens, and of queries.
+
+        Returns
+        -------
+        Tokens
+            Its first rows equal a shorter draw of the same replicate.
+        """
+        generator = random_stream(seed, self.id, replicate, TOKENS_STREAM)
+        other = random_stream(seed, self.id, replicate, QUERIES_STREAM)
+        if isinstance(self.law, TokenLaw):
+            tokens = self.law.draw(generator, count)
+            readers = tokens if self.queries == "self" else self.law.draw(other, count)
+            # einsum and not BLAS: a row's bits must not depend on how many rows are drawn with it.
+            queries = np.einsum("nd,ed->ne", readers, self.score)
+            values = np.einsum("nd,ed->ne", tokens, self.value)
+            return Tokens(queries[None], tokens[None], values[None])
+        pool = self._row_law
+        order = self.sampler.order(generator, count, pool.size)
+        queries, keys, values = pool.take(order)
+        if self.queries != "self":
+            queries = pool.take(self.sampler.order(other, count, pool.size))[0]
+        return Tokens(queries / self.temperature, keys, values)

@@ -1,0 +1,309 @@
+"""Rates: the law of the expected error in n, for every cell of one problem."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc_engine import fits, theory
+from tsc_engine.errors import HEAD_FACTS
+from tsc_engine.fits import Floats
+from tsc_engine.statistics import statistic
+from tsc_engine.storage import Record
+
+Row = dict[str, Any]
+
+#: A bias enters the fit where its square exceeds this many of its standard errors.
+SIGNAL = 2.0
+
+
+class Curve(NamedTuple):
+    """The measured error of one head and statistic.
+
+    Attributes
+    ----------
+    error : ndarray, shape (sizes,)
+        Expected error; nan where a bias is within the noise.
+    resampled : ndarray, shape (resamples, sizes)
+        Empty (0, sizes) for exact curves.
+    low, high : ndarray, shape (sizes,)
+    used : ndarray of bool, shape (sizes,)
+        Whether a size may enter a fit.
+    log_variance : ndarray, shape (sizes,)
+        Variance of ``log error``.
+    """
+
+    error: Floats
+    resampled: Floats
+    low: Floats
+    high: Floats
+    used: NDArray[np.bool_]
+    log_variance: Floats
+
+
+def _error_curve(errors: Floats, resamples: int, confidence: float, seed: int) -> Curve:
+    replicates = errors.shape[1]
+    if replicates < 2:
+        mean = errors[:, 0]
+        unknown = np.full_like(mean, math.nan)
+        return Curve(mean, np.empty((0, len(mean))), unknown, unknown, mean > 0, np.ones_like(mean))
+    counts = fits.resample_counts(replicates, resamples, seed)
+    mean, resampled = fits.mean_curves(errors, counts)
+    low, high = fits.interval(resampled, confidence, replicates)
+    used = mean > 0
+    spread = errors.var(axis=1, ddof=1) / replicates
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_variance = np.where(used, spread / mean**2, 1.0)
+    return Curve(mean, resampled, low, high, used, _positive(log_variance))
+
+
+def _bias_curve(gram: Floats, resamples: int, confidence: float, seed: int) -> Curve:
+    sizes, groups = gram.shape[:2]
+    if groups < 2:
+        unknown = np.full(sizes, math.nan)
+        nothing = np.zeros(sizes, bool)
+        return Curve(unknown, np.empty((0, sizes)), unknown, unknown, nothing, np.ones(sizes))
+    counts = fits.resample_counts(groups, resamples, seed)
+    squared, resampled = fits.bias_curves(gram, counts)
+    spread = resampled.std(axis=0)
+    low, high = (
+        np.sqrt(np.maximum(bound, 0.0)) for bound in fits.interval(resampled, confidence, groups)
+    )
+    used = squared > SIGNAL * spread
+    error = np.where(squared > 0, np.sqrt(np.maximum(squared, 0.0)), math.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_variance = np.where(used, (spread / (2.0 * squared)) ** 2, 1.0)
+        roots = np.where(resampled > 0, np.sqrt(np.maximum(resampled, 0.0)), math.nan)
+    return Curve(error, roots, low, high, used, _positive(log_variance))
+
+
+def _exact_curve(bias: Floats, error: Floats) -> Curve:
+    low, high = np.maximum(bias - error, 0.0), bias + error
+    empty = np.empty((0, len(bias)))
+    return Curve(bias, empty, low, high, bias > error, np.ones_like(bias))
+
+
+def _positive(variance: Floats) -> Floats:
+    """Replace zero variances (a curve without spread) by the smallest positive one, or 1."""
+    positive = variance[variance > 0]
+    floor = float(positive.min()) if positive.size else 1.0
+    return np.where(variance > 0, variance, floor)
+
+
+def _curve_of(name: str, record: Record, head: int, job: Mapping[str, Any], seed: int) -> Curve:
+    arrays = record.arrays
+    if f"error_{name}" in arrays:
+        values = arrays[f"error_{name}"][head]
+        return _error_curve(values, job["resamples"], job["confidence"], seed)
+    if f"gram_{name}" in arrays:
+        values = arrays[f"gram_{name}"][head]
+        return _bias_curve(values, job["resamples"], job["confidence"], seed)
+    return _exact_curve(arrays[f"bias_{name}"][head], arrays[f"bias_error_{name}"][head])
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _fit(curve: Curve, sizes: Floats, confidence: float, replicates: int) -> tuple[Row, Floats]:
+    """Return the columns of a rate, and the fitted error at every size (nan without a fit)."""
+    columns: Row = dict.fromkeys(
+        ("beta", "beta_low", "beta_high", "prefactor", "prefactor_low", "prefactor_high")
+    )
+    used = curve.used
+    fitted = np.full(len(sizes), math.nan)
+    if used.sum() < 2:
+        return columns, fitted
+    logs = np.log(sizes[used])
+    weights = 1.0 / curve.log_variance[used]
+    line = fits.fit_line(logs, np.log(curve.error[used]), weights)
+    fitted = np.exp(line.intercept + line.slope * np.log(sizes))
+    columns["beta"], columns["prefactor"] = float(-line.slope), float(np.exp(line.intercept))
+    if len(curve.resampled):
+        resampled = curve.resampled[:, used]
+        whole = (resampled > 0).all(axis=1)
+        if whole.sum() >= 20:
+            lines = fits.fit_line(logs, np.log(resampled[whole]), weights)
+            low, high = fits.interval(-lines.slope, confidence, replicates)
+            columns["beta_low"], columns["beta_high"] = float(low), float(high)
+            low, high = fits.interval(np.exp(lines.intercept), confidence, replicates)
+            columns["prefactor_low"], columns["prefactor_high"] = float(low), float(high)
+    return columns, fitted
+
+
+def _sample_complexity(
+    curve: Curve, sizes: Floats, target: float, confidence: float, replicates: int
+) -> tuple[Row, str]:
+    """Return the columns of n(eps), empty outside the measured range, and a note why."""
+    columns: Row = dict.fromkeys(("n_eps", "n_eps_low", "n_eps_high"))
+    known = curve.used
+    if not known.all() and (curve.high <= target).all():
+        return columns, "below epsilon at all sizes"
+    if known.sum() < 2:
+        return columns, ""
+    found = float(fits.crossing(sizes[known], curve.error[known], target))
+    if found == -math.inf and known[0]:
+        return columns, "epsilon is reached before the smallest size"
+    if not math.isfinite(found):
+        where = "at the largest size" if known.all() else "where it can be told from noise"
+        return columns, f"epsilon is not reached {where}"
+    columns["n_eps"] = found
+    if len(curve.resampled) and known.all():
+        filled = np.where(np.isfinite(curve.resampled), curve.resampled, 0.0)
+        # Beyond the measured range nothing is claimed: that end of the interval is then empty.
+        low, high = fits.interval(fits.crossing(sizes, filled, target), confidence, replicates)
+        columns["n_eps_low"], columns["n_eps_high"] = _number(float(low)), _number(float(high))
+    return columns, ""
+
+
+def _theory(spec: Mapping[str, Any], statistic: str, horizon: float) -> Row:
+    """Return bound and prediction where the theory applies: Gaussian tokens."""
+    columns: Row = {"beta_bound": None, "beta_predicted": None}
+    if spec["law"]["name"] != "gaussian":
+        return columns
+    if statistic in {"mean", "covariance"}:
+        columns["beta_bound"] = theory.beta_bound(horizon)
+        columns["beta_predicted"] = theory.beta_predicted(horizon)
+    elif statistic == "second_moment_bias" and spec["queries"] == "independent":
+        columns["beta_predicted"] = theory.bias_exponent(horizon)
+    return columns
+
+
+def _facts(spec: Mapping[str, Any], head: int) -> Row:
+    law = spec["law"]
+    model = law.get("model")
+    return {
+        "law": law["name"],
+        "dimension": model["width"] if model else law["dimension"],
+        "model": model["package"] if model else None,
+        "layer": law.get("layer"),
+        "head": head,
+        "queries": spec["queries"],
+        "sampler": spec["sampler"],
+    }
+
+
+def rates(
+    problem: str, job: Mapping[str, Any], records: Sequence[tuple[str, Record]]
+) -> dict[str, list[Row]]:
+    """Fit every head, estimator and statistic of one problem.
+
+    Parameters
+    ----------
+    problem : str
+        Id of the problem.
+    job : mapping
+        The rates job (`tsc_engine.plan`): problem, statistics, sizes, epsilon, confidence,
+        resamples.
+    records : sequence of (str, Record)
+        Name of an estimator and its errors.
+
+    Returns
+    -------
+    dict
+        ``rows`` (one per head, estimator and statistic), ``curves`` (and size) and ``cells`` (one
+        per estimator), as lists of dicts of JSON types; what is not known is None.
+    """
+    spec = job["problem"]
+    names: list[str] = list(job["statistics"])
+    grid = np.array(job["sizes"], np.float64)
+    heads = int(spec["law"]["model"]["heads"]) if "model" in spec["law"] else 1
+    tables: dict[str, list[Row]] = {"rows": [], "curves": [], "cells": []}
+    for estimator, record in records:
+        about = record.about
+        tables["cells"].append(
+            {
+                "problem": problem,
+                "estimator": estimator,
+                "outcome": record.outcome,
+                "cause": record.cause,
+                "replicates": about["replicates"],
+                "seconds": about["seconds"],
+                "peak_mb": about["peak_mb"],
+                "device": about["device"],
+                "fallback": about["fallback"],
+                "dtype": about["dtype"],
+            }
+        )
+        for head in range(heads):
+            for name in names:
+                # An exact estimator has expectations only: no error of a single replicate.
+                if not about["exact"] or statistic(name).expected:
+                    _one(tables, problem, job, estimator, record, head, name, grid)
+    return tables
+
+
+def _one(
+    tables: dict[str, list[Row]],
+    problem: str,
+    job: Mapping[str, Any],
+    estimator: str,
+    record: Record,
+    head: int,
+    name: str,
+    sizes: Floats,
+) -> None:
+    spec, confidence = job["problem"], job["confidence"]
+    replicates = int(record.about["replicates"])
+    row: Row = {"problem": problem, "estimator": estimator, "statistic": name}
+    row |= _facts(spec, head)
+    row |= {"n_min": int(sizes[0]), "n_max": int(sizes[-1]), "sizes": len(sizes)}
+    row |= {"replicates": replicates, "epsilon": job["epsilon"]}
+    row |= {"outcome": record.outcome, "note": record.cause}
+    row |= {
+        fact: _number(float(record.arrays[fact][head]))
+        for fact in HEAD_FACTS
+        if fact in record.arrays
+    }
+    tables["rows"].append(row)
+    if record.outcome != "ok":
+        return
+    horizon = float(record.arrays["horizon"][head])
+    # The same seed for every estimator: on the same tokens they are resampled alike.
+    seed = zlib.crc32(f"{problem} {head} {name}".encode())
+    curve = _curve_of(name, record, head, job, seed)
+    columns, fitted = _fit(curve, sizes, confidence, max(replicates, 2))
+    scale = float(record.arrays[f"scale_{name}"][head])
+    notes = []
+    if curve.used.sum() < 2:
+        notes.append("within noise at all sizes" if replicates >= 2 else "a single replicate")
+    elif not curve.used.all():
+        notes.append(f"within noise at {int((~curve.used).sum())} of {len(sizes)} sizes")
+    complexity, reason = _sample_complexity(
+        curve, sizes, job["epsilon"] * scale, confidence, max(replicates, 2)
+    )
+    row |= columns | _theory(spec, name, horizon) | complexity
+    row["note"] = "; ".join([*notes, *([reason] if reason else [])])
+    slopes = fits.local_slopes(sizes, curve.error)
+    for index, size in enumerate(sizes):
+        absolute = {
+            "error": _number(curve.error[index]),
+            "error_low": _number(curve.low[index]),
+            "error_high": _number(curve.high[index]),
+        }
+        tables["curves"].append(
+            {
+                "problem": problem,
+                "head": head,
+                "queries": spec["queries"],
+                "horizon": horizon,
+                "estimator": estimator,
+                "statistic": name,
+                "size": int(size),
+                **absolute,
+                **{
+                    key.replace("error", "relative", 1) if key != "error" else "relative_error": (
+                        None if value is None or scale <= 0 else value / scale
+                    )
+                    for key, value in absolute.items()
+                },
+                "fitted": _number(fitted[index]),
+                "local_slope": _number(slopes[index]),
+                "used": bool(curve.used[index]),
+            }
+        )

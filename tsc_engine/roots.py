@@ -1,0 +1,48 @@
+"""Which sources each kind of result depends on: the roots of its digest.
+
+Registries, command line and report are outside: they change no number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tsc_engine.digests import engine_source, source_digest
+
+
+def pool_sources() -> str:
+    """Return the digest of the sources of a pool of rows."""
+    return source_digest([engine_source("pools"), engine_source("texts")])
+
+
+def limit_sources(law: Path) -> str:
+    """Return the digest of the sources of a limit, given the file of its law."""
+    return source_digest([engine_source("limits"), law])
+
+
+def estimate_sources(law: Path, sampler: str, estimator: Path) -> str:
+    """Return the digest of the sources of an estimate, given its law, sampler and plugin."""
+    roots = [engine_source("estimates"), engine_source(f"samplers.{sampler}"), law, estimator]
+    return source_digest(roots)
+
+
+def errors_sources(statistics: Iterable[str]) -> str:
+    """Return the digest of the sources of errors, given the statistics."""
+    files = [engine_source(f"statistics.{name}") for name in statistics]
+    return source_digest([engine_source("errors"), *files])
+
+
+def rates_sources() -> str:
+    """Return the digest of the sources of rates."""
+    return source_digest([engine_source("rates")])
+
+
+def tables_sources() -> str:
+    """Return the digest of the sources of the tables."""
+    return source_digest([engine_source("tables")])
+
+
+def report_sources() -> str:
+    """Return the digest of the sources of the report."""
+    return source_digest([engine_source("report")])

@@ -1,0 +1,80 @@
+"""Softmax attention in NumPy: one nested streaming pass in O(tile) memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc_engine.nested import key_tiles, query_tiles
+from tsc_engine.scores import scores_are_tame
+
+#: Rows and columns of a tile of scores: 512 KiB in float64, within a core's second-level cache.
+ROWS, COLUMNS = 128, 512
+
+
+class SizedOutputs(NamedTuple):
+    """Outputs of some queries at one size; ``values`` has shape (…, queries, value_width)."""
+
+    size_index: int
+    queries: slice
+    values: NDArray[Any]
+
+
+def nested_softmax(
+    queries: NDArray[np.float64],
+    keys: NDArray[np.float64],
+    values: NDArray[np.float64],
+    sizes: tuple[int, ...],
+    dtype: str,
+) -> Iterator[SizedOutputs]:
+    """Attend at every size from one sweep over the pairs.
+
+    A running maximum per query keeps every exponent at or below zero (Milakov and Gimelshein,
+    "Online normalizer calculation for softmax", arXiv 1805.02867). Where a bound on all scores
+    shows that no exponential can overflow or vanish the maximum is left out: softmax is the same.
+
+    Parameters
+    ----------
+    queries, keys : ndarray, shape (…, n_max, key_width), float64
+        Scores are ``queries @ keys^T``.
+    values : ndarray, shape (…, n_max, value_width), float64
+    sizes : tuple of int
+        Strictly increasing; the last is n_max.
+    dtype : str
+        ``float32`` or ``float64``, of the computation and of the outputs.
+
+    Yields
+    ------
+    SizedOutputs
+        At size n the queries 0..n-1, each once, over the first n keys.
+    """
+    tame = scores_are_tame(queries, keys, dtype)
+    kind = np.dtype(dtype)
+    queries, keys = queries.astype(kind, copy=False), keys.astype(kind, copy=False)
+    # The column of ones makes the sum of the weights one more output of the same product.
+    values = np.concatenate([values, np.ones((*values.shape[:-1], 1))], axis=-1).astype(kind)
+    lead, width = queries.shape[:-2], values.shape[-1]
+    for tile, first_size in query_tiles(sizes, ROWS):
+        rows = tile.stop - tile.start
+        outputs = np.empty((len(sizes) - first_size, *lead, rows, width - 1), kind)
+        for cell in np.ndindex(*lead):
+            query, key, value = queries[cell][tile], keys[cell].T, values[cell]
+            total = np.zeros((rows, width), kind)
+            top = np.full((rows, 1), -np.inf, kind)
+            for columns, complete in key_tiles(sizes, first_size, COLUMNS):
+                weights = query @ key[:, columns]
+                if not tame:
+                    higher = np.maximum(top, weights.max(axis=1, keepdims=True))
+                    total *= np.exp(top - higher)
+                    top = higher
+                    weights -= top
+                np.exp(weights, out=weights)
+                total += weights @ value[columns]
+                if complete is not None:
+                    at_size = outputs[complete - first_size][cell]
+                    np.divide(total[:, :-1], total[:, -1:], out=at_size)
+        for offset, at_sizes in enumerate(outputs):
+            yield SizedOutputs(first_size + offset, tile, at_sizes)

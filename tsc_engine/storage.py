@@ -1,0 +1,147 @@
+"""Files that are either whole or absent, and say what made them.
+
+A record is one ``.npz`` (no pickle): named arrays and a JSON document with the description
+(``spec``), the ``digest`` that is also in the path, the ``outcome`` and how it was made. It is
+written under a temporary name in the same folder, synchronised, and renamed: a reader never sees a
+part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Outcome = Literal["ok", "unsupported", "failed", "out-of-memory", "timeout"]
+
+
+class BadRecord(RuntimeError):
+    """A result file that cannot be read or does not hold what its path promises."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One result: arrays, and the document that says what they are.
+
+    Attributes
+    ----------
+    digest : str
+        What made it; equal to the digest in its path.
+    outcome : str
+        ``ok, unsupported, failed, out-of-memory`` or ``timeout``.
+    cause : str
+        One sentence, empty for ``ok``.
+    arrays : dict of ndarray
+    about : dict
+        Everything else, as JSON types (description, versions, seconds, device, …).
+    """
+
+    digest: str
+    outcome: Outcome = "ok"
+    cause: str = ""
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears under ``path`` only when the block ends without an error.
+
+    Raises
+    ------
+    OSError
+        As the file system does (no space, read-only folder); the temporary file is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    token = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = path.with_name(f".{path.name}.{token}.tmp")
+    try:
+        with open(temporary, "xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically, in UTF-8."""
+    with atomic_write(path) as stream:
+        stream.write(text.encode())
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record atomically (see the module's description)."""
+    document = {
+        "digest": record.digest,
+        "outcome": record.outcome,
+        "cause": record.cause,
+        "about": record.about,
+    }
+    text = json.dumps(document, sort_keys=True)
+    arrays: dict[str, Any] = {**record.arrays, "document": np.array(text)}
+    with atomic_write(path) as stream:
+        np.savez(stream, **arrays)
+
+
+def read_record(path: Path, digest: str | None = None) -> Record:
+    """Read a record and check it.
+
+    Parameters
+    ----------
+    path : Path
+    digest : str, optional
+        The digest that it must carry.
+
+    Raises
+    ------
+    BadRecord
+        If it is truncated, corrupt or made by something else; the message names the file.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        document: Mapping[str, Any] = json.loads(str(arrays.pop("document")))
+        record = Record(
+            digest=document["digest"],
+            outcome=document["outcome"],
+            cause=document["cause"],
+            arrays=arrays,
+            about=document["about"],
+        )
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise BadRecord(
+            f"{path}: not a whole result file ({error}); delete it and run again"
+        ) from error
+    if digest is not None and record.digest != digest:
+        raise BadRecord(f"{path}: made by {record.digest}, expected {digest}; delete it, run again")
+    return record
+
+
+def pack_symmetric(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the upper triangles of symmetric matrices, (…, d, d) to (…, d (d + 1) / 2)."""
+    rows, columns = np.triu_indices(matrices.shape[-1])
+    packed: NDArray[np.float64] = matrices[..., rows, columns]
+    return packed
+
+
+def unpack_symmetric(packed: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return symmetric matrices from their upper triangles (see `pack_symmetric`)."""
+    width = int((np.sqrt(8 * packed.shape[-1] + 1) - 1) // 2)
+    rows, columns = np.triu_indices(width)
+    matrices = np.empty((*packed.shape[:-1], width, width))
+    matrices[..., rows, columns] = packed
+    matrices[..., columns, rows] = packed
+    return matrices

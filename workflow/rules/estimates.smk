@@ -1,0 +1,42 @@
+# Estimates: one job for each problem, estimator and block of replicates.
+
+
+def estimate_cell(w):
+    return PLAN.estimate_of(w.problem, w.estimator, w.made_by)[1]
+
+
+rule estimate:
+    input:
+        pool=lambda w: estimate_cell(w).estimate["pool"] or [],
+    output:
+        f"{RESULTS}/estimates/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.npz",
+    wildcard_constraints:
+        estimator=PLAN.estimator_pattern(gpu=False),
+    params:
+        job=lambda w: canonical_json(estimate_cell(w).estimate),
+    threads: lambda w: estimate_cell(w).threads
+    resources:
+        mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
+        runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
+    log:
+        f"logs/{RESULTS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
+    benchmark:
+        f"logs/{RESULTS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"
+    conda:
+        "../../envs/estimates.yaml"
+    shell:
+        PYTHON + " job estimate --job {params.job:q} --first {wildcards.first}"
+        " --last {wildcards.last} --output {output:q} > {log:q} 2>&1"
+
+
+use rule estimate as estimate_gpu with:
+    wildcard_constraints:
+        estimator=PLAN.estimator_pattern(gpu=True),
+    resources:
+        mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
+        runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
+        gpu=1,
+    log:
+        f"logs/{RESULTS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
+    benchmark:
+        f"logs/{RESULTS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"

@@ -1,0 +1,21 @@
+# What attention on infinitely many tokens gives.
+
+
+rule limit:
+    input:
+        pool=lambda w: PLAN.limit_of(w.problem, w.made_by).limit["pool"] or [],
+    output:
+        f"{RESULTS}/limits/{{problem}}~{{made_by}}.npz",
+    params:
+        job=lambda w: canonical_json(PLAN.limit_of(w.problem, w.made_by).limit),
+    resources:
+        mem_mb=lambda w, attempt: attempt * PLAN.limit_of(w.problem, w.made_by).limit_memory_mib,
+        runtime=lambda w, attempt: 60 * attempt,
+    log:
+        f"logs/{RESULTS}/limit/{{problem}}~{{made_by}}.log",
+    benchmark:
+        f"logs/{RESULTS}/limit/{{problem}}~{{made_by}}.jsonl"
+    conda:
+        "../../envs/estimates.yaml"
+    shell:
+        PYTHON + " job limit --job {params.job:q} --output {output:q} > {log:q} 2>&1"

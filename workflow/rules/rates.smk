@@ -1,0 +1,45 @@
+# Errors of each cell, and the rates of each problem.
+
+
+def errors_cell(w):
+    return PLAN.errors_of(w.problem, w.estimator, w.made_by)
+
+
+rule errors:
+    input:
+        limit=lambda w: PLAN.limit_path(errors_cell(w)[0]),
+        blocks=lambda w: PLAN.estimate_paths(*errors_cell(w)),
+    output:
+        f"{RESULTS}/errors/{{problem}}/{{estimator}}~{{made_by}}.npz",
+    params:
+        job=lambda w: canonical_json(errors_cell(w)[1].errors),
+    resources:
+        mem_mb=lambda w, attempt: 1000 * attempt,
+        runtime=lambda w, attempt: 10 * attempt,
+    log:
+        f"logs/{RESULTS}/errors/{{problem}}/{{estimator}}~{{made_by}}.log",
+    conda:
+        "../../envs/estimates.yaml"
+    shell:
+        PYTHON + " job errors --job {params.job:q} --limit {input.limit:q} --output {output:q}"
+        " {input.blocks:q} > {log:q} 2>&1"
+
+
+rule rates:
+    input:
+        errors=lambda w: PLAN.errors_paths(PLAN.rates_of(w.problem, w.made_by)),
+    output:
+        f"{RESULTS}/rates/{{problem}}~{{made_by}}.json",
+    params:
+        job=lambda w: canonical_json(PLAN.rates_of(w.problem, w.made_by).rates),
+        code=lambda w: PLAN.rates_of(w.problem, w.made_by).rates["sources"],
+    resources:
+        mem_mb=lambda w, attempt: 1000 * attempt,
+        runtime=lambda w, attempt: 10 * attempt,
+    log:
+        f"logs/{RESULTS}/rates/{{problem}}~{{made_by}}.log",
+    conda:
+        "../../envs/estimates.yaml"
+    shell:
+        PYTHON + " job rates --job {params.job:q} --problem {wildcards.problem} --output {output:q}"
+        " {input.errors:q} > {log:q} 2>&1"

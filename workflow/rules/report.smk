@@ -1,0 +1,54 @@
+# Tables of the whole study and the report.
+
+
+rule tables:
+    input:
+        [PLAN.rates_path(planned) for planned in PLAN.problems],
+    output:
+        f"{RESULTS}/summary.csv",
+        f"{RESULTS}/summary.parquet",
+        f"{RESULTS}/curves.csv",
+        f"{RESULTS}/curves.parquet",
+        f"{RESULTS}/cells.csv",
+        f"{RESULTS}/errors.parquet",
+        f"{RESULTS}/provenance.json",
+    params:
+        plan=plan_path(PLAN),
+        folder=RESULTS,
+        code=PLAN.summary["digest"],
+    resources:
+        mem_mb=lambda w, attempt: 2000 * attempt,
+        runtime=lambda w, attempt: 20 * attempt,
+    localrule: True
+    log:
+        f"logs/{RESULTS}/tables.log",
+    conda:
+        "../../envs/report.yaml"
+    shell:
+        PYTHON + " job tables --plan {params.plan:q} --folder {params.folder:q} > {log:q} 2>&1"
+
+
+rule report:
+    input:
+        rules.tables.output,
+    output:
+        report(
+            f"{RESULTS}/report.html",
+            category="Token sample complexity",
+            labels={"study": PLAN.study.study},
+        ),
+    params:
+        folder=RESULTS,
+        figures=f"{RESULTS}/figures",
+        code=PLAN.report_digest,
+    resources:
+        mem_mb=lambda w, attempt: 2000 * attempt,
+        runtime=lambda w, attempt: 20 * attempt,
+    localrule: True
+    log:
+        f"logs/{RESULTS}/report.log",
+    conda:
+        "../../envs/report.yaml"
+    shell:
+        PYTHON + " job report --folder {params.folder:q} --figures {params.figures:q}"
+        " --output {output:q} > {log:q} 2>&1"
