@@ -102,9 +102,10 @@ def log_diagonal_threshold(
 def row_horizon(queries: NDArray[np.float64], keys: NDArray[np.float64]) -> Horizon:
     """Return the horizon of one head from its rows.
 
-    With ``q = Wq x + bq`` and ``k = (Wk x + bk) / sqrt(d_k)``, the covariances ``Cq`` and ``Ck`` of
-    the rows give ``|S^1/2 A S^1/2|_2^2 = lambda_max(Cq Ck)`` and the Frobenius norm as its trace:
-    the covariance S of the layer's inputs is not needed.
+    Queries ``q = Wq x + bq`` and keys ``k = (Wk x + bk) / sqrt(d_k)`` are affine in the layer's
+    input x of covariance S, so that ``B = S^1/2 A S^1/2`` gives ``B^T B`` the non-zero eigenvalues
+    of ``Cq Ck``: ``H = sqrt(lambda_max(Cq Ck))`` and ``H_F = sqrt(tr(Cq Ck))``, without the input
+    or the weights.
 
     Parameters
     ----------
@@ -115,8 +116,24 @@ def row_horizon(queries: NDArray[np.float64], keys: NDArray[np.float64]) -> Hori
     -------
     Horizon
         From population covariances (divided by N).
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit, there are no rows, or a number is not finite.
+
+    Notes
+    -----
+    With triangular factors of the centred rows (QR) the singular values of ``Rq Rk^T / N`` are
+    those of B: nothing is squared, and no eigenvalue turns negative by rounding (Golub and Van
+    Loan, "Matrix Computations", 4th ed., sections 5.2 and 8.6).
     """
-    query, key = (np.cov(rows, rowvar=False, bias=True) for rows in (queries, keys))
-    # The singular values of Cq^1/2 Ck^1/2 are the square roots of the eigenvalues of Cq Ck.
-    product = covariance_root(np.atleast_2d(query)) @ covariance_root(np.atleast_2d(key))
-    return Horizon(float(np.linalg.norm(product, 2)), float(np.linalg.norm(product)))
+    query, key = (np.array(rows, dtype=np.float64) for rows in (queries, keys))
+    if query.ndim != 2 or query.shape != key.shape or 0 in query.shape:
+        raise ValueError(f"rows of shapes {query.shape} and {key.shape}, (N, width) is expected")
+    if not (np.isfinite(query).all() and np.isfinite(key).all()):
+        raise ValueError("rows must be finite numbers")
+    factors = (np.linalg.qr(rows - rows.mean(axis=0)).R for rows in (query, key))
+    left, right = factors
+    singular = np.linalg.svd(left @ right.T, compute_uv=False) / len(query)
+    return Horizon(float(singular[0]), float(np.linalg.norm(singular)))

@@ -54,13 +54,13 @@ def _problem(job: Job, law_class: type[Law]) -> Problem:
         options = {key: value for key, value in spec["law"].items() if key != "name"}
         law = law_class(law_class.Options.model_validate(options))
         return Problem(spec, law, sampler(spec["sampler"]))
-    import numpy as np
+    from tsc_engine.pools import open_pool
 
     law = law_class(None)
     record = read_record(Path(job["pool"]), job["pool_digest"])
     if record.outcome != "ok":
         raise _PoolMissing(record.cause)
-    law.attach(np.load(rows_path(Path(job["pool"])), mmap_mode="r", allow_pickle=False))
+    law.attach(open_pool(rows_path(Path(job["pool"]))))
     return Problem(spec, law, sampler(spec["sampler"]))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import zipfile
@@ -53,6 +54,16 @@ class Record:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+def temporary_sibling(path: Path) -> Path:
+    """Return a hidden name beside ``path`` that no other process will choose.
+
+    It lies in the same folder, so that a rename is atomic, and names host, process and a random
+    part. Nothing is created.
+    """
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"
+    return path.with_name(f".{path.name}.{host}.{os.getpid()}.{secrets.token_hex(6)}.tmp")
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that appears under ``path`` only when the block ends without an error.
@@ -63,8 +74,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         As the file system does (no space, read-only folder); the temporary file is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    token = f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}"
-    temporary = path.with_name(f".{path.name}.{token}.tmp")
+    temporary = temporary_sibling(path)
     try:
         with open(temporary, "xb") as stream:
             yield stream

@@ -1,0 +1,131 @@
+"""Fixtures: a clone of the project, and Snakemake runs in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = (
+    "Snakefile",
+    "config.yaml",
+    "workflow",
+    "plugins",
+    "tsc_engine",
+    "profiles",
+    "studies",
+    "envs",
+)
+
+#: A study without real models that runs in seconds.
+TINY = {
+    "study": "tiny",
+    "seed": 3,
+    "epsilon": 0.3,
+    "sizes": [32, 64, 128],
+    "replicates": 4,
+    "estimators": [{"name": "numpy_cpu"}, {"name": "gaussian_exact"}],
+    "problems": [
+        {
+            "group": "line",
+            "law": {"name": "gaussian", "dimension": 1},
+            "head": {"horizons": [0.5, 1.0]},
+            "queries": ["self", "independent"],
+            "block_replicates": 2,
+        },
+        {
+            "group": "segment",
+            "law": {"name": "segment"},
+            "head": {"horizons": [1.0]},
+            "block_replicates": 2,
+        },
+    ],
+    "rates": {"resamples": 99},
+    "plugin_folders": ["dropins"],
+}
+
+
+class Clone:
+    """A copy of the project in which Snakemake runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def of_project(cls, folder: Path) -> Clone:
+        folder.mkdir(parents=True)
+        ignore = shutil.ignore_patterns("__pycache__")
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                shutil.copytree(source, folder / part, ignore=ignore)
+            else:
+                shutil.copy2(source, folder / part)
+        shutil.copytree(ROOT / "tests" / "dropins", folder / "dropins", ignore=ignore)
+        return cls(folder)
+
+    def copy(self, folder: Path) -> Clone:
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Clone(folder)
+
+    def write_study(self, study: dict, name: str = "study.yaml") -> Path:
+        path = self.folder / name
+        path.write_text(yaml.safe_dump(study, sort_keys=False))
+        return path
+
+    def command(self, *arguments: str, study: str | None = "study.yaml") -> list[str]:
+        chosen = ["--configfile", study] if study else []
+        return [sys.executable, "-m", "snakemake", *arguments, *chosen]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return kept
+
+    def snakemake(
+        self, *arguments: str, study: str | None = "study.yaml", check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*arguments, study=study),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"snakemake failed:\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def planned(self, study: str = "study.yaml") -> dict[str, int]:
+        """Return the jobs that a dry run would do, rule by rule."""
+        text = self.snakemake("-n", study=study)
+        output = text.stdout + text.stderr
+        table = re.search(r"^job +count\n-+ +-+\n(.*?)^total ", output, re.S | re.M)
+        if table is None:
+            assert "Nothing to be done" in output, output
+            return {}
+        rows = (line.split() for line in table.group(1).splitlines() if line.strip())
+        return {rule: int(count) for rule, count in rows}
+
+
+@pytest.fixture(scope="session")
+def tiny_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A clone in which the tiny study has been run; copy it before changing it."""
+    clone = Clone.of_project(tmp_path_factory.mktemp("tiny") / "clone")
+    clone.write_study(TINY)
+    clone.snakemake("--cores", "2")
+    return clone
+
+
+@pytest.fixture
+def clone(tiny_clone: Clone, tmp_path: Path) -> Clone:
+    """A fresh copy of the clone with the tiny study's results."""
+    return tiny_clone.copy(tmp_path / "clone")

@@ -1,0 +1,159 @@
+"""What a change makes run again, as dry runs: never more than depends on it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+
+import pytest
+import yaml
+from conftest import TINY, Clone
+
+pytestmark = pytest.mark.workflow
+
+PROBLEMS, GAUSSIAN_PROBLEMS = 5, 4
+
+
+def _append(clone: Clone, path: str, text: str = "\n# edited\n") -> None:
+    with open(clone.folder / path, "a") as stream:
+        stream.write(text)
+
+
+def _changed(**changes: object) -> dict:
+    return copy.deepcopy(TINY) | changes
+
+
+def test_nothing_changed(clone: Clone) -> None:
+    assert clone.planned() == {}
+
+
+def test_touching_every_source(clone: Clone) -> None:
+    future = time.time() + 100
+    for path in clone.folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(clone.folder).parts)
+        in_results = path.is_relative_to(clone.folder / "results")
+        if path.is_file() and not hidden and not in_results:
+            os.utime(path, (future, future))
+    assert clone.planned() == {}
+
+
+def test_study_reordered_and_commented(clone: Clone) -> None:
+    text = yaml.safe_dump({key: TINY[key] for key in reversed(TINY)}, sort_keys=False)
+    (clone.folder / "study.yaml").write_text("# a comment\n" + text)
+    assert clone.planned() == {}
+
+
+def test_plugin_edited(clone: Clone) -> None:
+    _append(clone, "plugins/numpy_cpu.py")
+    expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_limits_edited(clone: Clone) -> None:
+    _append(clone, "tsc_engine/limits.py")
+    expected = {"limit": PROBLEMS, "errors": 2 * PROBLEMS, "rates": PROBLEMS}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_rates_edited(clone: Clone) -> None:
+    _append(clone, "tsc_engine/rates.py")
+    assert clone.planned() == {"rates": PROBLEMS, "tables": 1, "report": 1, "all": 1}
+
+
+def test_report_edited(clone: Clone) -> None:
+    _append(clone, "tsc_engine/report.py")
+    assert clone.planned() == {"report": 1, "all": 1}
+
+
+def test_command_line_and_registry_edited(clone: Clone) -> None:
+    for path in ("cli", "plugins", "plan", "jobs", "runs"):
+        _append(clone, f"tsc_engine/{path}.py")
+    assert clone.planned() == {}
+
+
+def test_law_file_added(clone: Clone) -> None:
+    source = (clone.folder / "dropins/segment_law.py").read_text()
+    other = source.replace('name = "segment"', 'name = "other_segment"')
+    (clone.folder / "tsc_engine/laws/other_segment.py").write_text(other)
+    assert clone.planned() == {}
+
+
+def test_one_law_edited(clone: Clone) -> None:
+    _append(clone, "dropins/segment_law.py")
+    expected = {"limit": 1, "estimate": 3, "errors": 2, "rates": 1}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_other_law_edited(clone: Clone) -> None:
+    # gaussian_exact imports the law for its parameters: its cells depend on it as well.
+    _append(clone, "tsc_engine/laws/gaussian.py")
+    planned = clone.planned()
+    assert planned["limit"] == GAUSSIAN_PROBLEMS
+
+
+def test_replicates_raised(clone: Clone) -> None:
+    clone.write_study(_changed(replicates=8))
+    expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_horizon_added(clone: Clone) -> None:
+    study = _changed()
+    study["problems"][0]["head"]["horizons"] = [2.0, 0.5, 1.0]
+    clone.write_study(study)
+    expected = {"limit": 2, "estimate": 6, "errors": 4, "rates": 2}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_law_added_to_the_study(clone: Clone) -> None:
+    study = _changed()
+    group = {"group": "plane", "law": {"name": "gaussian", "dimension": 2}}
+    study["problems"].insert(0, group | {"head": {"horizons": [1.0]}, "block_replicates": 2})
+    clone.write_study(study)
+    expected = {"limit": 1, "estimate": 3, "errors": 2, "rates": 1}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_estimator_added_by_name(clone: Clone) -> None:
+    clone.write_study(_changed(estimators=[{"name": "plain_softmax"}, *TINY["estimators"]]))
+    expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
+    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+
+
+def test_edit_run_revert_computes_nothing_twice(clone: Clone) -> None:
+    path = clone.folder / "plugins/numpy_cpu.py"
+    original = path.read_bytes()
+    _append(clone, "plugins/numpy_cpu.py")
+    clone.snakemake("--cores", "2")
+    path.write_bytes(original)
+    assert set(clone.planned()) == {"tables", "report", "all"}
+
+
+def test_results_copied_without_metadata(clone: Clone) -> None:
+    import shutil
+
+    shutil.rmtree(clone.folder / ".snakemake")
+    assert clone.planned() == {}
+
+
+def test_results_of_another_study_are_kept_apart(clone: Clone) -> None:
+    clone.write_study(_changed(study="other"), "other.yaml")
+    planned = clone.planned("other.yaml")
+    assert planned["limit"] == PROBLEMS
+    assert clone.planned() == {}
+
+
+def test_stale_results_are_removed_on_request(clone: Clone) -> None:
+    import subprocess
+    import sys
+
+    clone.write_study(_changed(replicates=2))
+    command = [sys.executable, "-m", "tsc_engine", "clean", "--stale", "study.yaml"]
+    done = subprocess.run(
+        command, cwd=clone.folder, env=clone.environment, capture_output=True, text=True, check=True
+    )
+    estimates = list((clone.folder / "results/tiny/estimates").rglob("2-3.npz"))
+    assert estimates == []
+    assert len(list((clone.folder / "results/tiny/estimates").rglob("0-1.npz"))) == PROBLEMS
+    assert done.stdout.splitlines()[-1].endswith("removed")
