@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from conftest import TINY, Clone
 
@@ -125,9 +126,13 @@ def test_a_job_ends_soon_after_its_run_was_killed(tmp_path: Path) -> None:
         start_new_session=True,
     )
 
-    def working() -> list[str]:
-        found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout
-        return [line for line in found.splitlines() if "job estimate" in line and "8192" in line]
+    def working() -> list[int]:
+        found = []
+        for process in psutil.process_iter(["cmdline", "cwd"]):
+            line = process.info["cmdline"] or []
+            if "estimate" in line and process.info["cwd"] == str(clone.folder):
+                found.append(process.pid)
+        return found
 
     deadline = time.monotonic() + 60
     while not working() and time.monotonic() < deadline:

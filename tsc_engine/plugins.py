@@ -7,6 +7,7 @@ broken plugin never takes the others down: its faults are kept beside the good o
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -245,7 +246,7 @@ def load(folders: Sequence[Path] = ()) -> Registry:
             plugin.faults.append(str(fault))
         except Exception as error:
             plugin.faults.append(f"importing it failed: {type(error).__name__}: {error}")
-    for number, folder in enumerate(folders):
+    for folder in folders:
         if not folder.is_dir():
             missing = Plugin(folder.name, "folder", str(folder))
             missing.faults.append("the folder does not exist")
@@ -254,7 +255,9 @@ def load(folders: Sequence[Path] = ()) -> Registry:
         if folder.resolve() == built_in.resolve():
             continue
         for path in _files(folder):
-            take_file(path, "folder", f"tsc_dropin_{number}.{path.stem}")
+            # Two folders may hold files of one name.
+            place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]
+            take_file(path, "folder", f"tsc_dropin_{place}.{path.stem}")
     return _registry(plugins)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
 
 #: Open lock files of this process; closing one would release its lock.
 _held: list[int] = []
+
+
+def share_environment(engine: str | None) -> None:
+    """Let the jobs of this run use its interpreter, and the engine in a folder if one is given.
+
+    A plain ``python`` in a shell command may be the system's where no environment is activated.
+    """
+    folders = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": engine}
+    for variable, folder in folders.items():
+        present = [part for part in os.environ.get(variable, "").split(os.pathsep) if part]
+        if folder is not None and present[:1] != [folder]:
+            os.environ[variable] = os.pathsep.join([folder, *present])
 
 
 def plan_path(plan: Plan) -> str:

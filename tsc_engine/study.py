@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from tsc_engine import samplers, statistics
 from tsc_engine.estimators import SamplingEstimator
@@ -237,6 +238,12 @@ def _models_of(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in arguments for model in _models_of(argument)]
 
 
+def _models_of_field(field: FieldInfo) -> list[type[BaseModel]]:
+    # A validator may take another form than the field keeps.
+    inputs = (getattr(item, "json_schema_input_type", None) for item in field.metadata)
+    return [model for kind in (field.annotation, *inputs) for model in _models_of(kind)]
+
+
 def _keys_at(root: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
     """Return the keys that the models at a location know."""
     models = [root]
@@ -245,7 +252,7 @@ def _keys_at(root: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
             model
             for parent in models
             if part in parent.model_fields
-            for model in _models_of(parent.model_fields[part].annotation)
+            for model in _models_of_field(parent.model_fields[part])
         ]
         tagged = [
             model

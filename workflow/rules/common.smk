@@ -1,20 +1,12 @@
 # The study and its plan. Everything that a rule needs is looked up in PLAN by wildcards; the rules
 # are declarations and the engine does the work.
-import os
 import sys
 from pathlib import Path
 
+# The engine beside this Snakefile is the one that is used, also where another one is installed.
 ENGINE = str(workflow.basedir)
-# The engine and the interpreter beside this Snakefile are the ones that jobs use, also where
-# another version is installed or no environment is activated.
 if Path(ENGINE, "tsc_engine").is_dir():
     sys.path.insert(0, ENGINE)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [ENGINE, os.environ.get("PYTHONPATH", "")])
-    )
-os.environ["PATH"] = os.pathsep.join(
-    [os.path.dirname(sys.executable), os.environ.get("PATH", "")]
-)
 
 if not workflow.configfiles:
 
@@ -26,8 +18,10 @@ from snakemake.exceptions import WorkflowError
 from tsc_engine.identity import canonical_json
 from tsc_engine.jobs import retry_token
 from tsc_engine.plan import Plan
-from tsc_engine.runs import begin, plan_path
+from tsc_engine.runs import begin, plan_path, share_environment
 from tsc_engine.study import load_study
+
+share_environment(sys.path[0] if sys.path[0] == ENGINE else None)
 
 try:
     PLAN = Plan(load_study(config))
@@ -35,7 +29,22 @@ except ValueError as faults:
     raise WorkflowError(str(faults))
 
 RESULTS = PLAN.results
-PYTHON = "exec python -m tsc_engine"
+
+
+def model_record(job):
+    model = job["law"]["model"]
+    return f"resources/models/{model['package'].lower()}-{model['version']}.json"
+
+
+MODELS = {model_record(source.job): source.job["law"]["model"] for source in PLAN.sources.values()}
+
+
+def estimate_cell(wildcards):
+    return PLAN.estimate_of(wildcards.problem, wildcards.estimator, wildcards.made_by)[1]
+
+
+def errors_cell(wildcards):
+    return PLAN.errors_of(wildcards.problem, wildcards.estimator, wildcards.made_by)
 
 
 onstart:

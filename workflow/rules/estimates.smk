@@ -1,10 +1,6 @@
 # Estimates: one job for each problem, estimator and block of replicates.
 
 
-def estimate_cell(w):
-    return PLAN.estimate_of(w.problem, w.estimator, w.made_by)[1]
-
-
 rule estimate:
     input:
         pool=lambda w: estimate_cell(w).estimate["pool"] or [],
@@ -25,7 +21,7 @@ rule estimate:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        PYTHON + " job estimate --job {params.job:q} --first {wildcards.first}"
+        "exec python -m tsc_engine job estimate --job {params.job:q} --first {wildcards.first}"
         " --last {wildcards.last} --output {output:q} > {log:q} 2>&1"
 
 

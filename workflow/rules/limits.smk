@@ -18,4 +18,4 @@ rule limit:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        PYTHON + " job limit --job {params.job:q} --output {output:q} > {log:q} 2>&1"
+        "exec python -m tsc_engine job limit --job {params.job:q} --output {output:q} > {log:q} 2>&1"

@@ -1,10 +1,6 @@
 # Errors of each cell, and the rates of each problem.
 
 
-def errors_cell(w):
-    return PLAN.errors_of(w.problem, w.estimator, w.made_by)
-
-
 rule errors:
     input:
         limit=lambda w: PLAN.limit_path(errors_cell(w)[0]),
@@ -21,7 +17,7 @@ rule errors:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        PYTHON + " job errors --job {params.job:q} --limit {input.limit:q} --output {output:q}"
+        "exec python -m tsc_engine job errors --job {params.job:q} --limit {input.limit:q} --output {output:q}"
         " {input.blocks:q} > {log:q} 2>&1"
 
 
@@ -41,5 +37,5 @@ rule rates:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        PYTHON + " job rates --job {params.job:q} --problem {wildcards.problem} --output {output:q}"
+        "exec python -m tsc_engine job rates --job {params.job:q} --problem {wildcards.problem} --output {output:q}"
         " {input.errors:q} > {log:q} 2>&1"

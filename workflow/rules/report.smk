@@ -14,7 +14,7 @@ rule tables:
         f"{RESULTS}/provenance.json",
     params:
         plan=plan_path(PLAN),
-        folder=RESULTS,
+        folder=lambda w, output: str(Path(output[0]).parent),
         code=PLAN.summary["digest"],
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
@@ -25,7 +25,7 @@ rule tables:
     conda:
         "../../envs/report.yaml"
     shell:
-        PYTHON + " job tables --plan {params.plan:q} --folder {params.folder:q} > {log:q} 2>&1"
+        "exec python -m tsc_engine job tables --plan {params.plan:q} --folder {params.folder:q} > {log:q} 2>&1"
 
 
 rule report:
@@ -38,8 +38,8 @@ rule report:
             labels={"study": PLAN.study.study},
         ),
     params:
-        folder=RESULTS,
-        figures=f"{RESULTS}/figures",
+        folder=lambda w, output: str(Path(output[0]).parent),
+        figures=lambda w, output: str(Path(output[0]).parent / "figures"),
         code=PLAN.report_digest,
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
@@ -50,5 +50,5 @@ rule report:
     conda:
         "../../envs/report.yaml"
     shell:
-        PYTHON + " job report --folder {params.folder:q} --figures {params.figures:q}"
+        "exec python -m tsc_engine job report --folder {params.folder:q} --figures {params.figures:q}"
         " --output {output:q} > {log:q} 2>&1"

@@ -2,14 +2,6 @@
 # still reports; the token makes the next run try again.
 
 
-def model_record(job):
-    model = job["law"]["model"]
-    return f"resources/models/{model['package'].lower()}-{model['version']}.json"
-
-
-MODELS = {model_record(source.job): source.job["law"]["model"] for source in PLAN.sources.values()}
-
-
 rule fetch_model:
     output:
         "resources/models/{model}.json",
@@ -22,7 +14,7 @@ rule fetch_model:
     conda:
         "../../envs/models.yaml"
     shell:
-        PYTHON + " job fetch --job {params.job:q} --token {params.token:q} --output {output:q}"
+        "exec python -m tsc_engine job fetch --job {params.job:q} --token {params.token:q} --output {output:q}"
         " > {log:q} 2>&1"
 
 
@@ -44,5 +36,5 @@ rule pool:
     conda:
         "../../envs/models.yaml"
     shell:
-        PYTHON + " job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
+        "exec python -m tsc_engine job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
         " --output {output:q} > {log:q} 2>&1"
