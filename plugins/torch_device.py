@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TSC_API = "1.0"
 
 #: Rows and columns of a tile of scores: a CPU's second-level cache, and enough to fill a GPU.
-ROWS, COLUMNS = {"cpu": 128, "cuda": 2048}, {"cpu": 512, "cuda": 4096}
+ROWS, COLUMNS = {"cpu": 256, "cuda": 2048}, {"cpu": 512, "cuda": 4096}
 
 
 class TorchOptions(SamplingOptions):

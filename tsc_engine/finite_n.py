@@ -629,8 +629,6 @@ def expected_moments(
     score: ArrayLike,
     value: ArrayLike,
     sizes: ArrayLike,
-    *,
-    seed: int = 0,
 ) -> ExpectedMoments:
     """Exact expected moments of attention on n Gaussian keys at independent Gaussian queries.
 
@@ -652,9 +650,6 @@ def expected_moments(
         V.
     sizes : array_like, shape (K,)
         Numbers of keys, whole numbers from 1 to 1e100.
-    seed : int, optional
-        Changes nothing: the method is deterministic.  Kept so that a caller may treat this and
-        a randomised average alike.
 
     Returns
     -------

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tsc_engine.heads import HeadOptions, score_matrix, value_matrix
 from tsc_engine.identity import problem_id, random_stream
 from tsc_engine.laws import Law, RowLaw, TokenLaw
+from tsc_engine.row_maps import map_rows
 
 if TYPE_CHECKING:
     from tsc_engine.samplers import Sampler
@@ -145,9 +146,8 @@ class Problem:
         if isinstance(self.law, TokenLaw):
             tokens = self.law.draw(generator, count)
             readers = tokens if self.queries == "self" else self.law.draw(other, count)
-            # einsum and not BLAS: a row's bits must not depend on how many rows are drawn with it.
-            queries = np.einsum("nd,ed->ne", readers, self.score)
-            values = np.einsum("nd,ed->ne", tokens, self.value)
+            queries = map_rows(readers, self.score)
+            values = map_rows(tokens, self.value)
             return Tokens(queries[None], tokens[None], values[None])
         pool = self._row_law
         order = self.sampler.order(generator, count, pool.size)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tsc_engine.nested import key_tiles, query_tiles
 from tsc_engine.scores import scores_are_tame
 
-#: Rows and columns of a tile of scores: 512 KiB in float64, within a core's second-level cache.
-ROWS, COLUMNS = 128, 512
+#: Rows and columns of a tile of scores: 1 MiB in float64, a core's second-level cache.
+ROWS, COLUMNS = 256, 512
 
 
 class SizedOutputs(NamedTuple):
@@ -57,22 +57,27 @@ def nested_softmax(
     # The column of ones makes the sum of the weights one more output of the same product.
     values = np.concatenate([values, np.ones((*values.shape[:-1], 1))], axis=-1).astype(kind)
     lead, width = queries.shape[:-2], values.shape[-1]
+    # Scores and products of every step go to the same memory: it stays in the cache.
+    score_buffer, product_buffer = np.empty(ROWS * COLUMNS, kind), np.empty(ROWS * width, kind)
     for tile, first_size in query_tiles(sizes, ROWS):
         rows = tile.stop - tile.start
         outputs = np.empty((len(sizes) - first_size, *lead, rows, width - 1), kind)
         for cell in np.ndindex(*lead):
             query, key, value = queries[cell][tile], keys[cell].T, values[cell]
             total = np.zeros((rows, width), kind)
+            product = product_buffer[: rows * width].reshape(rows, width)
             top = np.full((rows, 1), -np.inf, kind)
             for columns, complete in key_tiles(sizes, first_size, COLUMNS):
-                weights = query @ key[:, columns]
+                count = columns.stop - columns.start
+                weights = score_buffer[: rows * count].reshape(rows, count)
+                np.matmul(query, key[:, columns], out=weights)
                 if not tame:
                     higher = np.maximum(top, weights.max(axis=1, keepdims=True))
                     total *= np.exp(top - higher)
                     top = higher
                     weights -= top
                 np.exp(weights, out=weights)
-                total += weights @ value[columns]
+                total += np.matmul(weights, value[columns], out=product)
                 if complete is not None:
                     at_size = outputs[complete - first_size][cell]
                     np.divide(total[:, :-1], total[:, -1:], out=at_size)

@@ -14,6 +14,7 @@ from tsc_engine.hookspecs import hookimpl
 from tsc_engine.horizons import covariance_root
 from tsc_engine.laws import Law, LimitMoments, TokenLaw
 from tsc_engine.options import Count, Options, Real
+from tsc_engine.row_maps import map_rows
 
 TSC_API = "1.0"
 
@@ -67,9 +68,7 @@ class Gaussian(TokenLaw):
     def draw(self, generator: np.random.Generator, count: int) -> NDArray[np.float64]:
         """Draw tokens, shape (count, d); ``b + S^1/2 z`` with z standard normal, row by row."""
         normal = generator.standard_normal((count, self.dimension))
-        # einsum and not BLAS: a row's bits must not depend on how many rows are drawn with it.
-        centred: NDArray[np.float64] = np.einsum("nd,de->ne", normal, self._root)
-        return self.mean() + centred
+        return self.mean() + map_rows(normal, self._root)
 
     def log_moment_gradient(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``b + S t`` for every point t."""

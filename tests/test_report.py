@@ -1,0 +1,654 @@
+"""The report: its numbers are those of the tables, it opens offline, and odd studies do no harm.
+
+The results folder is made up by formulas; nothing here is a measurement.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tsc_engine import charts, report, tables, theory
+
+SIZES = (100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000)
+HOSTILE = "</script><script>alert('x')</script>"
+
+
+class Kind(NamedTuple):
+    """A group of problems to make up."""
+
+    group: str
+    law: str
+    dimension: int
+    horizons: tuple[float, ...]
+    queries: tuple[str, ...]
+    layers: int = 0
+    heads: int = 1
+
+
+LINE = Kind(
+    "line", "gaussian", 1, (0.3, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0), ("self", "independent")
+)
+FEW = LINE._replace(horizons=(0.5, 1.4), queries=("self",))
+PAPER = Kind("paper", "gaussian", 16, (0.7, 1.4), ("self",))
+POOL = Kind("minilm", "pool", 32, (), ("self",), layers=2, heads=12)
+SMALL = POOL._replace(layers=1, heads=3)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
+
+
+def write_results(
+    folder: Path,
+    kinds: tuple[Kind, ...] = (LINE, PAPER, POOL),
+    estimators: tuple[str, ...] = ("numpy_cpu", "torch_device", "gaussian_exact"),
+    edit: Callable[[str, dict[str, str]], None] | None = None,
+) -> Path:
+    """Write the five files of a made-up study; `edit` may change each row of each table."""
+    made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "cells": []}
+    for kind in kinds:
+        cases = [(h, q, "") for q in kind.queries for h in kind.horizons]
+        cases += [(0.4 + 0.1 * layer, "self", str(layer)) for layer in range(kind.layers)]
+        for horizon, queries, layer in cases:
+            digest = hashlib.sha256(f"{kind}{horizon}{queries}{layer}".encode()).hexdigest()[:12]
+            place = f"{kind.group}_layer{layer}" if layer else f"d{kind.dimension}"
+            problem = f"{kind.law}_{place}_{queries}-{digest}"
+            _write_problem(made, kind, horizon, queries, layer, problem, estimators)
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "summary": tables.SUMMARY_COLUMNS,
+        "curves": tables.CURVE_COLUMNS,
+        "cells": ("study", *report.CELL_COLUMNS, "fallback"),
+    }
+    for name, rows in made.items():
+        if edit is not None:
+            for row in rows:
+                edit(name, row)
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as lines:
+            writer = csv.DictWriter(lines, columns[name], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    provenance = {
+        "versions": {"python": "3.11.9", "numpy": "2.4.6"},
+        "digests": {"numpy_cpu": "5f1c" * 8},
+        "seed": 20240,
+        "laws": ["gaussian", "pool"],
+        "host": "somewhere",
+    }
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    (folder / "run_config.yaml").write_text("name: made_up\nseed: 20240\nepsilon: 0.1\n")
+    return folder
+
+
+def _write_problem(
+    made: dict[str, list[dict[str, str]]],
+    kind: Kind,
+    horizon: float,
+    queries: str,
+    layer: str,
+    problem: str,
+    estimators: tuple[str, ...],
+) -> None:
+    for estimator in estimators:
+        exact = estimator == "gaussian_exact"
+        outcome, cause = "ok", ""
+        if exact and kind.law == "pool":
+            outcome, cause = "unsupported", "the law is a pool, not a Gaussian"
+        elif estimator == "torch_device" and horizon == 1.4:
+            outcome, cause = "failed", "RuntimeError: the device ran away with <the> tokens & all"
+        statistics = ("mean", "covariance", "second_moment", "second_moment_bias")
+        made["cells"].append(
+            {
+                "study": "made_up",
+                "problem": problem,
+                "group": kind.group,
+                "estimator": estimator,
+                "outcome": outcome,
+                "cause": cause,
+                "replicates": "0" if exact else "64",
+                "seconds": _text(1.5 + horizon * len(estimator)) if outcome == "ok" else "",
+                "peak_mb": _text(120.5 + horizon) if outcome == "ok" else "",
+                "device": "cpu",
+                "fallback": "no CUDA device" if estimator == "torch_device" else "",
+                "dtype": "float64",
+            }
+        )
+        for head in range(kind.heads):
+            for place, statistic in enumerate(statistics):
+                bias = statistic == "second_moment_bias"
+                if exact and not bias:
+                    continue
+                sharp = horizon * (1 + 0.03 * head)
+                seed = int.from_bytes(
+                    hashlib.sha256(f"{problem}{head}{statistic}".encode()).digest()[:4], "big"
+                )
+                wobble = 0.02 * (seed / 2**32 - 0.5) + (1e-9 if estimator == "numpy_cpu" else 0)
+                beta = theory.beta_predicted(sharp) * (1 - 0.04 * place) + wobble
+                if bias:
+                    beta = theory.bias_exponent(sharp) * 0.9 + (0 if exact else wobble)
+                prefactor = (3.0 if layer else 1.2) * sharp
+                count = (prefactor / 0.1) ** (1 / beta)
+                note = ""
+                if count > SIZES[-1]:
+                    count, note = math.nan, "epsilon is not reached at the largest size"
+                elif count < SIZES[0]:
+                    count, note = math.nan, "epsilon is reached before the smallest size"
+                if place == 1 and head % 5 == 2:
+                    note = "; ".join(["within noise at 3 of 9 sizes", *([note] if note else [])])
+                ran = outcome == "ok"
+                normed = statistic in ("mean", "covariance") and not layer
+                predicted = theory.beta_predicted(sharp) if normed else None
+                if bias and queries == "independent":
+                    predicted = theory.bias_exponent(sharp)
+                known = ran and count == count
+                made["summary"].append(
+                    {
+                        "study": "made_up",
+                        "problem": problem,
+                        "group": kind.group,
+                        "law": kind.law,
+                        "dimension": str(kind.dimension),
+                        "horizon": _text(sharp if ran else None),
+                        "horizon_frobenius": _text(
+                            sharp * math.sqrt(kind.dimension) if ran else None
+                        ),
+                        "model": "minilm" if layer else "",
+                        "layer": layer,
+                        "head": str(head),
+                        "queries": queries,
+                        "sampler": "iid",
+                        "estimator": estimator,
+                        "statistic": statistic,
+                        "n_min": str(SIZES[0]),
+                        "n_max": str(SIZES[-1]),
+                        "sizes": str(len(SIZES)),
+                        "replicates": "" if exact else "64",
+                        "beta": _text(beta if ran else None),
+                        "beta_low": _text(beta - 0.013 if ran and not exact else None),
+                        "beta_high": _text(beta + 0.017 if ran and not exact else None),
+                        "prefactor": _text(prefactor if ran else None),
+                        "prefactor_low": _text(prefactor * 0.9 if ran and not exact else None),
+                        "prefactor_high": _text(prefactor * 1.1 if ran and not exact else None),
+                        "beta_bound": _text(theory.beta_bound(sharp) if normed and ran else None),
+                        "beta_predicted": _text(predicted if ran else None),
+                        "epsilon": "0.1",
+                        "n_eps": _text(count if known else None),
+                        "n_eps_low": _text(count * 0.8 if known else None),
+                        "n_eps_high": _text(count * 1.3 if known else None),
+                        "log_diagonal_threshold": _text(sharp - sharp**2 / 2 if ran else None),
+                        "outcome": outcome,
+                        "note": note if ran else cause,
+                    }
+                )
+                if not ran:
+                    continue
+                for index, size in enumerate(SIZES):
+                    fitted = prefactor * size**-beta
+                    error = fitted * (1 + 0.05 * math.sin(seed + index))
+                    made["curves"].append(
+                        {
+                            "study": "made_up",
+                            "problem": problem,
+                            "group": kind.group,
+                            "head": str(head),
+                            "queries": queries,
+                            "horizon": _text(sharp),
+                            "estimator": estimator,
+                            "statistic": statistic,
+                            "size": str(size),
+                            "error": _text(error * 2),
+                            "error_low": "0" if index == 3 else _text(error * 1.7),
+                            "error_high": _text(error * 2.4),
+                            "relative_error": _text(error),
+                            "relative_low": "0" if index == 3 else _text(error * 0.85),
+                            "relative_high": _text(error * 1.2),
+                            "fitted": _text(fitted * 2),
+                            "local_slope": _text(beta + 0.05 * math.cos(seed + index))
+                            if index
+                            else "",
+                            "used": "False" if index < 2 else "True",
+                        }
+                    )
+
+
+class Page(HTMLParser):
+    """What the tests ask about a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.values: list[tuple[str, str, str, str]] = []
+        self.links: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []
+        self.scripts = 0
+        self.tables = 0
+        self.words = ""
+        self.open: list[str] = []
+        self.shown: tuple[str, str, str] | None = None
+        self.data = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note ids, addresses, numbers and what is open."""
+        found = {name: value or "" for name, value in attrs}
+        self.scripts += tag == "script"
+        self.tables += tag == "table"
+        self.open.append(f"{tag}#{found.get('id', '')}")
+        if "id" in found:
+            self.ids.append(found["id"])
+        for name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster"):
+            if name in found:
+                self.links.append((tag, name, found[name]))
+        self.shown = None
+        if "data-value" in found:
+            self.shown = (found["data-key"], found["data-column"], found["data-value"])
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text, apart from scripts and styles."""
+        where = self.open[-1] if self.open else ""
+        if where == "script#data":
+            self.data += data
+        if not where.startswith(("script", "style")):
+            self.words += data
+        if self.shown is not None:
+            self.values.append((*self.shown, data))
+            self.shown = None
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element, and what has no end of its own inside it."""
+        while self.open and not self.open.pop().startswith(f"{tag}#"):
+            pass
+
+
+def records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Read the page's rows of values back as records."""
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+class Written(NamedTuple):
+    """A results folder and what was made of it."""
+
+    folder: Path
+    html: str
+    page: Page
+    figures: Path
+
+    def summary(self) -> list[dict[str, str]]:
+        """Return the rows of the folder's summary, read without the package."""
+        with (self.folder / "summary.csv").open(newline="", encoding="utf-8") as lines:
+            return list(csv.DictReader(lines))
+
+
+def build(folder: Path) -> Written:
+    """Write the report of a folder beside it."""
+    target, figures = folder.parent / "report.html", folder.parent / "figures"
+    report.write_report(folder, target, figures)
+    html = target.read_text(encoding="utf-8")
+    return Written(folder, html, Page(html), figures)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Return the report of the whole made-up study."""
+    return build(write_results(tmp_path_factory.mktemp("study") / "results"))
+
+
+def exact_texts(rows: list[dict[str, str]]) -> dict[tuple[str, str], str]:
+    return {
+        ("|".join(r[c] for c in ("problem", "head", "estimator", "statistic")), column): text
+        for r in rows
+        for column, text in r.items()
+    }
+
+
+def test_every_shown_number_is_the_text_of_the_summary(written: Written) -> None:
+    expected = exact_texts(written.summary())
+    assert len(written.page.values) > 5_000
+    for key, column, value, _ in written.page.values:
+        assert expected[key, column] == value
+
+
+def test_every_number_of_the_summary_is_shown(written: Written) -> None:
+    texts = {"study", "problem", "group", "law", "model", "queries", "sampler", "estimator"}
+    numbers = set(tables.SUMMARY_COLUMNS) - texts - {"statistic", "outcome", "note"}
+    shown = {(key, column) for key, column, _, _ in written.page.values}
+    expected = {
+        place
+        for place, text in exact_texts(written.summary()).items()
+        if text and place[1] in numbers
+    }
+    assert expected
+    assert expected <= shown
+
+
+def test_shown_text_is_the_value_to_three_digits(written: Written) -> None:
+    digits = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+    for _, column, value, text in written.page.values:
+        plain = text.replace(",", "").replace(" × 10", "e").translate(digits)
+        tolerance = 0.0 if column in ("n_min", "n_max", "head", "layer") else 5.001e-3
+        assert float(plain) == pytest.approx(float(value), rel=tolerance, abs=0), column
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.49812, "0.498"),
+        (0.1, "0.100"),
+        (0.0, "0"),
+        (12.345, "12.3"),
+        (123456.0, "123,000"),
+        (999.9, "1,000"),
+        (0.09996, "0.100"),
+        (-1.5, "-1.50"),
+        (2.6e10, "2.6 × 10¹⁰"),
+        (3.21e-7, "3.21 × 10⁻⁷"),
+    ],
+)
+def test_short(value: float, text: str) -> None:
+    assert charts.short(value) == text
+
+
+def test_nothing_is_fetched(written: Written) -> None:
+    outside = [link for link in written.page.links if "//" in link[2]]
+    assert {(tag, name) for tag, name, _ in outside} == {("a", "href")}
+    assert {address for _, _, address in outside} == {"https://arxiv.org/abs/2512.10656"}
+    assert not re.search(r"url\(\s*['\"]?\s*(?:https?:)?//", written.html)
+    assert not re.search(r"@import|import\s*\(?\s*['\"](?:https?:)?//", written.html)
+    assert not re.search(r"(?:src|srcset)\s*=\s*['\"]?\s*(?:https?:)?//", written.html)
+    # What the patterns above miss, the page itself forbids to the browser.
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', written.html)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1]
+    assert "http" not in policy[1]
+
+
+def test_one_bundle_and_a_static_figure_without_scripts(written: Written) -> None:
+    assert written.page.scripts == 3
+    assert written.html.count("window.vegaEmbed=") == 1
+    static = re.search(r"<noscript>(.*?)</noscript>", written.html, re.S)
+    assert static is not None
+    assert "<svg" in static[1]
+    assert "conjecture" in static[1]
+
+
+def test_conjecture_is_named_as_one_wherever_it_is_drawn(written: Written) -> None:
+    data = json.loads(written.page.data)
+    lines = {row.get("line") for row in records(data["figures"]["rates"]["rows"])} - {None}
+    assert lines == {charts.BOUND, charts.PREDICTION, charts.FINITE_N}
+    assert "conjecture" in charts.PREDICTION
+
+
+def test_charts_carry_the_numbers_of_the_tables(written: Written) -> None:
+    data = json.loads(written.page.data)
+    points = [r for r in records(data["figures"]["rates"]["rows"]) if r["kind"] == "point"]
+    expected = {
+        (r["problem"], r["estimator"], r["beta"], r["beta_low"], r["beta_high"])
+        for r in written.summary()
+        if r["beta"] and not r["layer"] and r["estimator"] != "gaussian_exact"
+    }
+    found = {
+        (p["problem"], p["estimator"], *(_text(p[c]) for c in ("beta", "beta_low", "beta_high")))
+        for p in points
+    }
+    assert found == expected
+    with (written.folder / "curves.csv").open(newline="") as lines:
+        curves = list(csv.DictReader(lines))
+    assert len(data["curves"]["rows"]) == len(curves)
+    place = 4 + data["curves"]["columns"].index("error")
+    assert [row[place] for row in data["curves"]["rows"]] == [
+        pytest.approx(float(r["relative_error"]), rel=1e-5) for r in curves
+    ]
+
+
+def test_fitted_line_follows_the_points_it_was_fitted_to(written: Written) -> None:
+    """The table's fit is of the error; the chart shows relative errors, here half of it."""
+    summary = report.read_table(written.folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    curves = report.read_table(written.folder / "curves.csv", tables.CURVE_COLUMNS)
+    arranged = charts.arrange_curves(summary, curves)
+    assert arranged.relative
+    for drawn, row in zip(arranged.rows, curves, strict=True):
+        assert drawn["fitted"] == pytest.approx(float(row["fitted"]) / 2, rel=1e-8)
+        assert drawn["drawn_low"] > 0
+        assert drawn["low"] == float(row["relative_low"])
+    assert len(arranged.sets) == 2 + 1 + 2
+    heads = [r for r in arranged.rows if r["set"] == "minilm · layer 1"]
+    assert len({r["panel"] for r in heads}) == 12
+    by_order = {r["order"]: r["panel"] for r in heads}
+    assert [by_order[k].split(" · ")[0] for k in sorted(by_order)] == [
+        f"head {head}" for head in range(12)
+    ]
+
+
+def test_reference_slopes_stand_beside_the_rates_of_the_same_problem(written: Written) -> None:
+    rows = report.reference_rows(written.summary())
+    # Seven of the eight horizons of the line, two statistics, two queries, two estimators.
+    assert len(rows) == 7 * 2 * 2 * 2
+    assert {r["group"] for _, r in rows} == {"line"}
+    by_name = {(r["statistic"], r["queries"], float(r["horizon"])): slope for slope, r in rows}
+    assert by_name["covariance", "independent", 1.5] == 0.258
+    assert by_name["mean", "self", 3.0] == 0.162
+    assert "The sizes differ" in written.page.words
+
+
+def test_what_did_not_run_is_there_with_its_cause(written: Written) -> None:
+    assert "RuntimeError: the device ran away with <the> tokens & all" in written.page.words
+    assert "the law is a pool, not a Gaussian" in written.page.words
+    # 18 synthetic problems and 2 layers under three estimators; the heads of a layer are one job.
+    assert "57 of 60 cells ran" in written.page.words
+
+
+def test_a_failure_that_only_the_summary_knows_is_not_lost() -> None:
+    row = dict.fromkeys(tables.SUMMARY_COLUMNS, "")
+    row |= {"problem": "p-1", "estimator": "numpy_cpu", "group": "g", "outcome": "timeout"}
+    row["note"] = "took too long"
+    found = report.unfinished_cells([row], [])
+    assert found == [("timeout", "numpy_cpu", "g", "took too long", ["p-1"])]
+
+
+def test_heads_of_a_layer_are_one_job_in_the_timings() -> None:
+    cell = dict.fromkeys(report.CELL_COLUMNS, "")
+    cell |= {"problem": "p", "estimator": "numpy_cpu", "outcome": "ok", "seconds": "2"}
+    cells = [{**cell, "head": str(head)} for head in range(12)]
+    cells.append({**cell, "problem": "q", "seconds": "4", "peak_mb": "10"})
+    cells.append({**cell, "problem": "r", "outcome": "unsupported", "seconds": "0.00001"})
+    (line,) = report.costs(cells)
+    assert (line["cells"], line["total"], line["median"], line["peak"]) == (
+        "2",
+        "6.00",
+        "3.00",
+        "10.0",
+    )
+
+
+def test_figures_are_written_with_their_data(written: Written) -> None:
+    names = {path.stem for path in written.figures.iterdir()}
+    assert {"rates", "n_eps", "heads_beta", "heads_n_eps", "timings"} <= names
+    assert {"errors-line-covariance", "errors-minilm-mean"} <= names
+    assert "local_slopes-second_moment_bias" in names
+    for name in names:
+        svg = (written.figures / f"{name}.svg").read_text(encoding="utf-8")
+        assert svg.startswith("<svg")
+        png = (written.figures / f"{name}.png").read_bytes()
+        width, height = struct.unpack(">II", png[16:24])
+        assert png.startswith(b"\x89PNG")
+        assert width > 300
+        assert height > 60
+        with (written.figures / f"{name}.csv").open(newline="", encoding="utf-8") as lines:
+            assert len(list(csv.DictReader(lines))) > 0
+    assert len(list(written.figures.iterdir())) == 3 * len(names)
+
+
+def test_same_files_give_the_same_bytes(tmp_path: Path) -> None:
+    """Vega numbers gradients through the life of a process: the second report must not see it."""
+    kinds = (FEW, SMALL)
+    first = build(write_results(tmp_path / "one" / "results", kinds))
+    second = build(write_results(tmp_path / "two" / "results", kinds))
+    assert first.html == second.html
+    names = {path.name for path in first.figures.iterdir()}
+    assert names == {path.name for path in second.figures.iterdir()}
+    for name in names:
+        assert (first.figures / name).read_bytes() == (second.figures / name).read_bytes(), name
+    assert "gradient_0" in (first.figures / "heads_beta.svg").read_text(encoding="utf-8")
+    assert {p.name for p in (tmp_path / "one").iterdir()} == {"results", "report.html", "figures"}
+
+
+def test_text_from_files_stays_text(tmp_path: Path) -> None:
+    def edit(table: str, row: dict[str, str]) -> None:
+        if row["group"] == "paper":
+            row["group"] = HOSTILE
+            if table == "cells" and row["cause"]:
+                row["cause"] = HOSTILE + ' "quoted" <!-- '
+            if table == "summary":
+                row["note"] = "<b onclick='x'>note</b>"
+
+    folder = write_results(tmp_path / "results", (PAPER,), edit=edit)
+    (folder / "run_config.yaml").write_text(f"name: {HOSTILE}\n")
+    (folder / "provenance.json").write_text(json.dumps({HOSTILE: {"a": HOSTILE}}))
+    written = build(folder)
+    assert "alert('x')</script>" not in written.html
+    assert "<b onclick" not in written.html
+    assert "<!--" not in written.html
+    assert written.page.scripts == 3
+    assert written.page.words.count(HOSTILE) >= 4
+    assert records(json.loads(written.page.data)["figures"]["rates"]["rows"])[0]["group"] == HOSTILE
+    inside = {path.parent for path in tmp_path.rglob("errors-*.svg")}
+    assert inside == {written.figures}
+
+
+def fail(table: str, row: dict[str, str]) -> None:
+    if table == "cells":
+        row.update(outcome="failed", cause="no", seconds="", peak_mb="")
+    if table == "summary":
+        row["outcome"] = "failed"
+        for column in row:
+            if column.startswith(("beta", "prefactor", "n_eps")):
+                row[column] = ""
+
+
+def never_reach(table: str, row: dict[str, str]) -> None:
+    if table == "summary":
+        row.update(n_eps="", n_eps_low="", n_eps_high="", note="")
+
+
+def forget_relative(table: str, row: dict[str, str]) -> None:
+    if table == "curves":
+        row.update(relative_error="", relative_low="", relative_high="")
+
+
+def infinite_end(table: str, row: dict[str, str]) -> None:
+    if table == "summary" and row["n_eps_high"]:
+        row["n_eps_high"] = "inf"
+
+
+BOTH = ("numpy_cpu", "torch_device")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "estimators", "edit", "has", "hasnt"),
+    [
+        ((FEW,), ("numpy_cpu",), None, {"chart-rates", "chart-n_eps"}, {"heads"}),
+        ((SMALL,), BOTH, None, {"heads", "chart-heads_beta"}, {"chart-rates", "counts-table"}),
+        ((FEW,), ("gaussian_exact",), None, {"chart-rates"}, {"chart-n_eps"}),
+        ((FEW, SMALL), BOTH, fail, {"heads-table", "unfinished"}, {"chart-rates", "chart-n_eps"}),
+        ((FEW, SMALL), BOTH, never_reach, {"chart-rates"}, {"chart-n_eps", "chart-heads_n_eps"}),
+        ((PAPER,), BOTH, forget_relative, {"chart-errors"}, set()),
+        ((FEW,), ("mine", "yours"), infinite_end, {"chart-rates"}, set()),
+        ((), (), None, {"answer", "provenance"}, {"chart-rates", "chart-errors", "heads"}),
+    ],
+    ids=[
+        "one estimator",
+        "only real heads",
+        "only exact",
+        "all failed",
+        "no n(eps)",
+        "no relative errors",
+        "infinite end and unknown estimators",
+        "no rows",
+    ],
+)
+def test_a_study_that_lacks_something_still_has_a_page(
+    tmp_path: Path,
+    kinds: tuple[Kind, ...],
+    estimators: tuple[str, ...],
+    edit: Callable[[str, dict[str, str]], None] | None,
+    has: set[str],
+    hasnt: set[str],
+) -> None:
+    folder = write_results(tmp_path / "results", kinds, estimators, edit)
+    if edit is fail:
+        (folder / "curves.csv").write_text(",".join(tables.CURVE_COLUMNS) + "\n")
+    written = build(folder)
+    ids = set(written.page.ids)
+    assert has <= ids
+    assert not hasnt & ids
+    assert "None" not in written.page.words.replace("None of", "")
+    assert "nan" not in written.page.words.lower().split()
+    json.loads(written.page.data)
+    drawn = {path.stem for path in written.figures.glob("*.svg")}
+    for name in json.loads(written.page.data)["figures"]:
+        assert f"chart-{name}" in ids
+        assert name in drawn | {"errors", "slopes"}
+    expected = exact_texts(written.summary())
+    for key, column, value, _ in written.page.values:
+        assert expected[key, column] == value
+
+
+def test_empty_files_give_a_page(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "results", (), ())
+    for name in ("summary", "curves", "cells"):
+        (folder / f"{name}.csv").write_text("")
+    assert "No rate could be fitted" in build(folder).page.words
+
+
+def test_missing_column_is_named(tmp_path: Path) -> None:
+    folder = write_results(tmp_path / "results", (PAPER,))
+    (folder / "curves.csv").write_text("study,problem\n")
+    with pytest.raises(ValueError, match=r"curves\.csv: missing columns group, head"):
+        report.write_report(folder, tmp_path / "report.html", tmp_path / "figures")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_estimators_keep_their_colours() -> None:
+    few = charts.estimator_colours(["torch_device", "mine"])
+    many = charts.estimator_colours(["torch_device", "mine", "numpy_cpu", "gaussian_exact"])
+    assert few.items() <= many.items()
+    assert len(set(many.values())) == 4
+
+
+def test_large_study_writes_a_heads_own_numbers_once_and_stays_small(tmp_path: Path) -> None:
+    """Forty layers of twelve heads, two estimators; only the table, the figures cost time."""
+    pool = POOL._replace(layers=40)
+    folder = write_results(tmp_path / "results", (pool,), BOTH)
+    summary = report.read_table(folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    assert len(summary) == 40 * 12 * 2 * 4
+    table = Page(f"<table>{report._full_table(summary)}</table>")
+    expected = exact_texts(summary)
+    for key, column, value, _ in table.values:
+        assert expected[key, column] == value
+    assert sum(column == "horizon" for _, column, _, _ in table.values) == 480
+    fitted = sum(row["beta"] != "" for row in summary)
+    assert sum(column == "beta" for _, column, _, _ in table.values) == fitted > 3_700
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import tsc_engine.report;"
+        "heavy = {'altair', 'pandas', 'vl_convert', 'jinja2', 'scipy', 'torch'};"
+        "print(sorted(heavy & (set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
