@@ -155,6 +155,8 @@ def crossing(sizes: Floats, errors: Floats, target: float) -> Floats:
         above = np.take_along_axis(log_e, after[..., None] - 1, -1)[..., 0]
         under = np.take_along_axis(log_e, after[..., None], -1)[..., 0]
         share = np.where(np.isfinite(under), (above - np.log(target)) / (above - under), 1.0)
+    # Only where the target is crossed does the share lie between 0 and 1.
+    share = np.where(reached & (first > 0), share, 0.0)
     inside = np.exp(log_n[after - 1] + share * (log_n[after] - log_n[after - 1]))
     return np.where(~reached, np.inf, np.where(first == 0, -np.inf, inside))
 
