@@ -18,6 +18,7 @@ $(VENV)/test.stamp: $(VENV)/run.stamp envs/lock-test.txt
 
 run: $(VENV)/run.stamp
 	$(BIN)/snakemake --cores $(CORES)
+	@echo "The report is results/$$(sed -n 's/^study: *//p' config.yaml)/report.html"
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest
