@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_limits import full_attention, gaussian_problem
@@ -14,8 +15,10 @@ from test_limits import full_attention, gaussian_problem
 from tsc_engine.estimates import estimate, sample_moments
 from tsc_engine.estimators import Batch, Outputs, Request, SamplingEstimator, SamplingOptions
 from tsc_engine.nested import key_tiles, query_tiles
+from tsc_engine.plan import Plan
 from tsc_engine.plugins import load
 from tsc_engine.softmax import nested_softmax
+from tsc_engine.study import load_study
 
 DROPINS = Path(__file__).parent / "dropins"
 REGISTRY = load([DROPINS])
@@ -273,3 +276,18 @@ def test_exact_estimator_says_what_it_does_not_support() -> None:
     )
     assert record.outcome == "ok"
     assert record.arrays["second_moment_bias"].shape == (1, 2, 1)
+
+
+def test_exact_estimator_at_a_million_million_tokens() -> None:
+    problem = gaussian_problem(1, 0.5, "independent")
+    request = Request(sizes=(100, 10**12))
+    record = estimate(make("gaussian_exact"), problem, request, None, range(1), "0" * 12)
+    bias = np.abs(record.arrays["second_moment_bias"][0, :, 0])
+    # H < 1/sqrt 2: the bias falls like 1/n.
+    assert bias[0] / bias[1] == pytest.approx(1e10, rel=0.1)
+    config = TINY | {
+        "estimators": [{"name": "gaussian_exact"}],
+        "sizes": {"first": 100, "last": 10**12, "count": 11},
+    }
+    plan = Plan(load_study(config, DROPINS.parent))
+    assert max(cell.memory_mib for planned in plan.problems for cell in planned.cells) < 1000

@@ -121,6 +121,17 @@ def test_estimator_added_by_name(clone: Clone) -> None:
     assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
 
 
+def test_estimator_dropped_into_the_built_in_folder(clone: Clone) -> None:
+    source = (clone.folder / "dropins/plain_softmax.py").read_text()
+    mine = source.replace('name = "plain_softmax"', 'name = "mine"')
+    (clone.folder / "plugins/mine.py").write_text(mine)
+    assert clone.planned() == {}
+    clone.write_study(_changed(estimators=[*TINY["estimators"], {"name": "mine"}]))
+    clone.snakemake("--cores", "2", "results/tiny/summary.csv")
+    rows = (clone.folder / "results/tiny/summary.csv").read_text().splitlines()
+    assert len([row for row in rows if ",mine," in row and ",ok," in row]) == 4 * PROBLEMS
+
+
 def test_edit_run_revert_computes_nothing_twice(clone: Clone) -> None:
     path = clone.folder / "plugins/numpy_cpu.py"
     original = path.read_bytes()

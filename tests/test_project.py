@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,58 @@ def test_closure_follows_imports_inside_functions_and_skips_types() -> None:
     # problems is imported under TYPE_CHECKING only.
     assert "problems.py" not in source_closure([ROOT / "plugins" / "numpy_cpu.py"])
     assert "nested.py" in source_closure([ROOT / "plugins" / "numpy_cpu.py"])
+
+
+def test_report_digest_covers_every_source_of_the_report() -> None:
+    engine = ROOT / "tsc_engine"
+    parts = {
+        path.relative_to(engine).as_posix()
+        for folder in ("charts", "page")
+        for path in (engine / folder).iterdir()
+        if path.is_file()
+    }
+    assert "page/page.html" in parts
+    assert parts <= set(source_closure([engine_source("report")]))
+    for module in ("estimates", "limits", "errors", "rates", "pools", "tables"):
+        assert parts.isdisjoint(source_closure([engine_source(module)])), module
+
+
+@pytest.mark.parametrize("path", ["page/page.html", "page/values.py", "charts/axes.py"])
+def test_an_edit_of_the_template_or_a_chart_changes_the_report_digest(
+    tmp_path: Path, path: str
+) -> None:
+    engine = tmp_path / "tsc_engine"
+    shutil.copytree(ROOT / "tsc_engine", engine, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def digests() -> list[str]:
+        code = (
+            "from tsc_engine import roots\n"
+            "print(roots.__file__, roots.report_sources(), roots.tables_sources(), sep='\\n')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    place, report, tables = digests()
+    assert Path(place).is_relative_to(tmp_path)
+    with (engine / path).open("a") as stream:
+        stream.write("\n")
+    _, edited_report, edited_tables = digests()
+    assert edited_report != report
+    assert edited_tables == tables
+
+
+def test_packages_and_templates_are_distributed() -> None:
+    import tomllib
+
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for path in (ROOT / "tsc_engine").rglob("*"):
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        if path.suffix == ".py":
+            assert package in setup["packages"], path
+        elif path.suffix == ".html":
+            assert "*.html" in setup["package-data"][package], path
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "envs").glob("*.yaml")), ids=lambda p: p.name)

@@ -6,311 +6,52 @@ The results folder is made up by formulas; nothing here is a measurement.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
-import math
 import re
+import shutil
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-
-from tsc_engine import charts, report, tables, theory
-
-SIZES = (100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000)
-HOSTILE = "</script><script>alert('x')</script>"
-
-
-class Kind(NamedTuple):
-    """A group of problems to make up."""
-
-    group: str
-    law: str
-    dimension: int
-    horizons: tuple[float, ...]
-    queries: tuple[str, ...]
-    layers: int = 0
-    heads: int = 1
-
-
-LINE = Kind(
-    "line", "gaussian", 1, (0.3, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0), ("self", "independent")
+from made_study import (
+    FEW,
+    PAPER,
+    POOL,
+    SMALL,
+    Kind,
+    Page,
+    Written,
+    build,
+    cell_text,
+    exact_texts,
+    records,
+    write_results,
 )
-FEW = LINE._replace(horizons=(0.5, 1.4), queries=("self",))
-PAPER = Kind("paper", "gaussian", 16, (0.7, 1.4), ("self",))
-POOL = Kind("minilm", "pool", 32, (), ("self",), layers=2, heads=12)
-SMALL = POOL._replace(layers=1, heads=3)
 
+from tsc_engine import tables
+from tsc_engine.charts.curves import arrange_curves
+from tsc_engine.charts.figure_files import remove_other_figures
+from tsc_engine.charts.style import estimator_colours
+from tsc_engine.charts.theory_lines import BOUND, FINITE_N, PREDICTION
+from tsc_engine.charts.wording import short
+from tsc_engine.page.cells import costs, unfinished_cells
+from tsc_engine.page.full_table import full_table
+from tsc_engine.page.reference import reference_rows
+from tsc_engine.page.results import CELL_COLUMNS, read_table
+from tsc_engine.report import write_report
 
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.10g}"
-
-
-def write_results(
-    folder: Path,
-    kinds: tuple[Kind, ...] = (LINE, PAPER, POOL),
-    estimators: tuple[str, ...] = ("numpy_cpu", "torch_device", "gaussian_exact"),
-    edit: Callable[[str, dict[str, str]], None] | None = None,
-) -> Path:
-    """Write the five files of a made-up study; `edit` may change each row of each table."""
-    made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "cells": []}
-    for kind in kinds:
-        cases = [(h, q, "") for q in kind.queries for h in kind.horizons]
-        cases += [(0.4 + 0.1 * layer, "self", str(layer)) for layer in range(kind.layers)]
-        for horizon, queries, layer in cases:
-            digest = hashlib.sha256(f"{kind}{horizon}{queries}{layer}".encode()).hexdigest()[:12]
-            place = f"{kind.group}_layer{layer}" if layer else f"d{kind.dimension}"
-            problem = f"{kind.law}_{place}_{queries}-{digest}"
-            _write_problem(made, kind, horizon, queries, layer, problem, estimators)
-    folder.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "summary": tables.SUMMARY_COLUMNS,
-        "curves": tables.CURVE_COLUMNS,
-        "cells": ("study", *report.CELL_COLUMNS, "fallback"),
-    }
-    for name, rows in made.items():
-        if edit is not None:
-            for row in rows:
-                edit(name, row)
-        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as lines:
-            writer = csv.DictWriter(lines, columns[name], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    provenance = {
-        "versions": {"python": "3.11.9", "numpy": "2.4.6"},
-        "digests": {"numpy_cpu": "5f1c" * 8},
-        "seed": 20240,
-        "laws": ["gaussian", "pool"],
-        "host": "somewhere",
-    }
-    (folder / "provenance.json").write_text(json.dumps(provenance))
-    (folder / "run_config.yaml").write_text("name: made_up\nseed: 20240\nepsilon: 0.1\n")
-    return folder
-
-
-def _write_problem(
-    made: dict[str, list[dict[str, str]]],
-    kind: Kind,
-    horizon: float,
-    queries: str,
-    layer: str,
-    problem: str,
-    estimators: tuple[str, ...],
-) -> None:
-    for estimator in estimators:
-        exact = estimator == "gaussian_exact"
-        outcome, cause = "ok", ""
-        if exact and kind.law == "pool":
-            outcome, cause = "unsupported", "the law is a pool, not a Gaussian"
-        elif estimator == "torch_device" and horizon == 1.4:
-            outcome, cause = "failed", "RuntimeError: the device ran away with <the> tokens & all"
-        statistics = ("mean", "covariance", "second_moment", "second_moment_bias")
-        made["cells"].append(
-            {
-                "study": "made_up",
-                "problem": problem,
-                "group": kind.group,
-                "estimator": estimator,
-                "outcome": outcome,
-                "cause": cause,
-                "replicates": "0" if exact else "64",
-                "seconds": _text(1.5 + horizon * len(estimator)) if outcome == "ok" else "",
-                "peak_mb": _text(120.5 + horizon) if outcome == "ok" else "",
-                "device": "cpu",
-                "fallback": "no CUDA device" if estimator == "torch_device" else "",
-                "dtype": "float64",
-            }
-        )
-        for head in range(kind.heads):
-            for place, statistic in enumerate(statistics):
-                bias = statistic == "second_moment_bias"
-                if exact and not bias:
-                    continue
-                sharp = horizon * (1 + 0.03 * head)
-                seed = int.from_bytes(
-                    hashlib.sha256(f"{problem}{head}{statistic}".encode()).digest()[:4], "big"
-                )
-                wobble = 0.02 * (seed / 2**32 - 0.5) + (1e-9 if estimator == "numpy_cpu" else 0)
-                beta = theory.beta_predicted(sharp) * (1 - 0.04 * place) + wobble
-                if bias:
-                    beta = theory.bias_exponent(sharp) * 0.9 + (0 if exact else wobble)
-                prefactor = (3.0 if layer else 1.2) * sharp
-                count = (prefactor / 0.1) ** (1 / beta)
-                note = ""
-                if count > SIZES[-1]:
-                    count, note = math.nan, "epsilon is not reached at the largest size"
-                elif count < SIZES[0]:
-                    count, note = math.nan, "epsilon is reached before the smallest size"
-                if place == 1 and head % 5 == 2:
-                    note = "; ".join(["within noise at 3 of 9 sizes", *([note] if note else [])])
-                ran = outcome == "ok"
-                normed = statistic in ("mean", "covariance") and not layer
-                predicted = theory.beta_predicted(sharp) if normed else None
-                if bias and queries == "independent":
-                    predicted = theory.bias_exponent(sharp)
-                known = ran and count == count
-                made["summary"].append(
-                    {
-                        "study": "made_up",
-                        "problem": problem,
-                        "group": kind.group,
-                        "law": kind.law,
-                        "dimension": str(kind.dimension),
-                        "horizon": _text(sharp if ran else None),
-                        "horizon_frobenius": _text(
-                            sharp * math.sqrt(kind.dimension) if ran else None
-                        ),
-                        "model": "minilm" if layer else "",
-                        "layer": layer,
-                        "head": str(head),
-                        "queries": queries,
-                        "sampler": "iid",
-                        "estimator": estimator,
-                        "statistic": statistic,
-                        "n_min": str(SIZES[0]),
-                        "n_max": str(SIZES[-1]),
-                        "sizes": str(len(SIZES)),
-                        "replicates": "" if exact else "64",
-                        "beta": _text(beta if ran else None),
-                        "beta_low": _text(beta - 0.013 if ran and not exact else None),
-                        "beta_high": _text(beta + 0.017 if ran and not exact else None),
-                        "prefactor": _text(prefactor if ran else None),
-                        "prefactor_low": _text(prefactor * 0.9 if ran and not exact else None),
-                        "prefactor_high": _text(prefactor * 1.1 if ran and not exact else None),
-                        "beta_bound": _text(theory.beta_bound(sharp) if normed and ran else None),
-                        "beta_predicted": _text(predicted if ran else None),
-                        "epsilon": "0.1",
-                        "n_eps": _text(count if known else None),
-                        "n_eps_low": _text(count * 0.8 if known else None),
-                        "n_eps_high": _text(count * 1.3 if known else None),
-                        "log_diagonal_threshold": _text(sharp - sharp**2 / 2 if ran else None),
-                        "outcome": outcome,
-                        "note": note if ran else cause,
-                    }
-                )
-                if not ran:
-                    continue
-                for index, size in enumerate(SIZES):
-                    fitted = prefactor * size**-beta
-                    error = fitted * (1 + 0.05 * math.sin(seed + index))
-                    made["curves"].append(
-                        {
-                            "study": "made_up",
-                            "problem": problem,
-                            "group": kind.group,
-                            "head": str(head),
-                            "queries": queries,
-                            "horizon": _text(sharp),
-                            "estimator": estimator,
-                            "statistic": statistic,
-                            "size": str(size),
-                            "error": _text(error * 2),
-                            "error_low": "0" if index == 3 else _text(error * 1.7),
-                            "error_high": _text(error * 2.4),
-                            "relative_error": _text(error),
-                            "relative_low": "0" if index == 3 else _text(error * 0.85),
-                            "relative_high": _text(error * 1.2),
-                            "fitted": _text(fitted * 2),
-                            "local_slope": _text(beta + 0.05 * math.cos(seed + index))
-                            if index
-                            else "",
-                            "used": "False" if index < 2 else "True",
-                        }
-                    )
-
-
-class Page(HTMLParser):
-    """What the tests ask about a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.values: list[tuple[str, str, str, str]] = []
-        self.links: list[tuple[str, str, str]] = []
-        self.ids: list[str] = []
-        self.scripts = 0
-        self.tables = 0
-        self.words = ""
-        self.open: list[str] = []
-        self.shown: tuple[str, str, str] | None = None
-        self.data = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note ids, addresses, numbers and what is open."""
-        found = {name: value or "" for name, value in attrs}
-        self.scripts += tag == "script"
-        self.tables += tag == "table"
-        self.open.append(f"{tag}#{found.get('id', '')}")
-        if "id" in found:
-            self.ids.append(found["id"])
-        for name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster"):
-            if name in found:
-                self.links.append((tag, name, found[name]))
-        self.shown = None
-        if "data-value" in found:
-            self.shown = (found["data-key"], found["data-column"], found["data-value"])
-
-    def handle_data(self, data: str) -> None:
-        """Keep the text, apart from scripts and styles."""
-        where = self.open[-1] if self.open else ""
-        if where == "script#data":
-            self.data += data
-        if not where.startswith(("script", "style")):
-            self.words += data
-        if self.shown is not None:
-            self.values.append((*self.shown, data))
-            self.shown = None
-
-    def handle_endtag(self, tag: str) -> None:
-        """Close the element, and what has no end of its own inside it."""
-        while self.open and not self.open.pop().startswith(f"{tag}#"):
-            pass
-
-
-def records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """Read the page's rows of values back as records."""
-    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-
-
-class Written(NamedTuple):
-    """A results folder and what was made of it."""
-
-    folder: Path
-    html: str
-    page: Page
-    figures: Path
-
-    def summary(self) -> list[dict[str, str]]:
-        """Return the rows of the folder's summary, read without the package."""
-        with (self.folder / "summary.csv").open(newline="", encoding="utf-8") as lines:
-            return list(csv.DictReader(lines))
-
-
-def build(folder: Path) -> Written:
-    """Write the report of a folder beside it."""
-    target, figures = folder.parent / "report.html", folder.parent / "figures"
-    report.write_report(folder, target, figures)
-    html = target.read_text(encoding="utf-8")
-    return Written(folder, html, Page(html), figures)
+HOSTILE = "</script><script>alert('x')</script>"
+#: Where the statistics do not matter, these two: every other one is two more figures to draw.
+NORM_AND_BIAS = ("covariance", "second_moment_bias")
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Return the report of the whole made-up study."""
     return build(write_results(tmp_path_factory.mktemp("study") / "results"))
-
-
-def exact_texts(rows: list[dict[str, str]]) -> dict[tuple[str, str], str]:
-    return {
-        ("|".join(r[c] for c in ("problem", "head", "estimator", "statistic")), column): text
-        for r in rows
-        for column, text in r.items()
-    }
 
 
 def test_every_shown_number_is_the_text_of_the_summary(written: Written) -> None:
@@ -357,7 +98,7 @@ def test_shown_text_is_the_value_to_three_digits(written: Written) -> None:
     ],
 )
 def test_short(value: float, text: str) -> None:
-    assert charts.short(value) == text
+    assert short(value) == text
 
 
 def test_nothing_is_fetched(written: Written) -> None:
@@ -386,8 +127,8 @@ def test_one_bundle_and_a_static_figure_without_scripts(written: Written) -> Non
 def test_conjecture_is_named_as_one_wherever_it_is_drawn(written: Written) -> None:
     data = json.loads(written.page.data)
     lines = {row.get("line") for row in records(data["figures"]["rates"]["rows"])} - {None}
-    assert lines == {charts.BOUND, charts.PREDICTION, charts.FINITE_N}
-    assert "conjecture" in charts.PREDICTION
+    assert lines == {BOUND, PREDICTION, FINITE_N}
+    assert "conjecture" in PREDICTION
 
 
 def test_charts_carry_the_numbers_of_the_tables(written: Written) -> None:
@@ -399,7 +140,11 @@ def test_charts_carry_the_numbers_of_the_tables(written: Written) -> None:
         if r["beta"] and not r["layer"] and r["estimator"] != "gaussian_exact"
     }
     found = {
-        (p["problem"], p["estimator"], *(_text(p[c]) for c in ("beta", "beta_low", "beta_high")))
+        (
+            p["problem"],
+            p["estimator"],
+            *(cell_text(p[c]) for c in ("beta", "beta_low", "beta_high")),
+        )
         for p in points
     }
     assert found == expected
@@ -414,9 +159,9 @@ def test_charts_carry_the_numbers_of_the_tables(written: Written) -> None:
 
 def test_fitted_line_follows_the_points_it_was_fitted_to(written: Written) -> None:
     """The table's fit is of the error; the chart shows relative errors, here half of it."""
-    summary = report.read_table(written.folder / "summary.csv", tables.SUMMARY_COLUMNS)
-    curves = report.read_table(written.folder / "curves.csv", tables.CURVE_COLUMNS)
-    arranged = charts.arrange_curves(summary, curves)
+    summary = read_table(written.folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    curves = read_table(written.folder / "curves.csv", tables.CURVE_COLUMNS)
+    arranged = arrange_curves(summary, curves)
     assert arranged.relative
     for drawn, row in zip(arranged.rows, curves, strict=True):
         assert drawn["fitted"] == pytest.approx(float(row["fitted"]) / 2, rel=1e-8)
@@ -432,7 +177,7 @@ def test_fitted_line_follows_the_points_it_was_fitted_to(written: Written) -> No
 
 
 def test_reference_slopes_stand_beside_the_rates_of_the_same_problem(written: Written) -> None:
-    rows = report.reference_rows(written.summary())
+    rows = reference_rows(written.summary())
     # Seven of the eight horizons of the line, two statistics, two queries, two estimators.
     assert len(rows) == 7 * 2 * 2 * 2
     assert {r["group"] for _, r in rows} == {"line"}
@@ -453,17 +198,17 @@ def test_a_failure_that_only_the_summary_knows_is_not_lost() -> None:
     row = dict.fromkeys(tables.SUMMARY_COLUMNS, "")
     row |= {"problem": "p-1", "estimator": "numpy_cpu", "group": "g", "outcome": "timeout"}
     row["note"] = "took too long"
-    found = report.unfinished_cells([row], [])
+    found = unfinished_cells([row], [])
     assert found == [("timeout", "numpy_cpu", "g", "took too long", ["p-1"])]
 
 
 def test_heads_of_a_layer_are_one_job_in_the_timings() -> None:
-    cell = dict.fromkeys(report.CELL_COLUMNS, "")
+    cell = dict.fromkeys(CELL_COLUMNS, "")
     cell |= {"problem": "p", "estimator": "numpy_cpu", "outcome": "ok", "seconds": "2"}
     cells = [{**cell, "head": str(head)} for head in range(12)]
     cells.append({**cell, "problem": "q", "seconds": "4", "peak_mb": "10"})
     cells.append({**cell, "problem": "r", "outcome": "unsupported", "seconds": "0.00001"})
-    (line,) = report.costs(cells)
+    (line,) = costs(cells)
     assert (line["cells"], line["total"], line["median"], line["peak"]) == (
         "2",
         "6.00",
@@ -490,11 +235,34 @@ def test_figures_are_written_with_their_data(written: Written) -> None:
     assert len(list(written.figures.iterdir())) == 3 * len(names)
 
 
+def test_every_name_of_a_figure_is_known_to_be_one(written: Written, tmp_path: Path) -> None:
+    figures = tmp_path / "figures"
+    shutil.copytree(written.figures, figures)
+    before = sorted(figures.iterdir())
+    remove_other_figures(figures, {path.stem for path in before})
+    assert sorted(figures.iterdir()) == before
+    remove_other_figures(figures, ["rates"])
+    assert {path.name for path in figures.iterdir()} == {"rates.svg", "rates.png", "rates.csv"}
+
+
+def test_figures_of_an_earlier_run_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    earlier = {f"{name}.{kind}" for name in ("n_eps", "errors-old-mean") for kind in ("svg", "csv")}
+    others = {"my_rates.svg", "rates.pdf", "errors.csv", "notes.txt", ".errors-a-mean.svg.1.tmp"}
+    for name in earlier | others:
+        (figures / name).write_text("")
+    build(write_results(tmp_path / "results", (), ()))
+    assert {path.name for path in figures.iterdir()} == others
+
+
 def test_same_files_give_the_same_bytes(tmp_path: Path) -> None:
     """Vega numbers gradients through the life of a process: the second report must not see it."""
     kinds = (FEW, SMALL)
-    first = build(write_results(tmp_path / "one" / "results", kinds))
-    second = build(write_results(tmp_path / "two" / "results", kinds))
+    first, second = (
+        build(write_results(tmp_path / name / "results", kinds, statistics=NORM_AND_BIAS))
+        for name in ("one", "two")
+    )
     assert first.html == second.html
     names = {path.name for path in first.figures.iterdir()}
     assert names == {path.name for path in second.figures.iterdir()}
@@ -513,7 +281,7 @@ def test_text_from_files_stays_text(tmp_path: Path) -> None:
             if table == "summary":
                 row["note"] = "<b onclick='x'>note</b>"
 
-    folder = write_results(tmp_path / "results", (PAPER,), edit=edit)
+    folder = write_results(tmp_path / "results", (PAPER,), edit=edit, statistics=NORM_AND_BIAS)
     (folder / "run_config.yaml").write_text(f"name: {HOSTILE}\n")
     (folder / "provenance.json").write_text(json.dumps({HOSTILE: {"a": HOSTILE}}))
     written = build(folder)
@@ -586,7 +354,7 @@ def test_a_study_that_lacks_something_still_has_a_page(
     has: set[str],
     hasnt: set[str],
 ) -> None:
-    folder = write_results(tmp_path / "results", kinds, estimators, edit)
+    folder = write_results(tmp_path / "results", kinds, estimators, edit, NORM_AND_BIAS)
     if edit is fail:
         (folder / "curves.csv").write_text(",".join(tables.CURVE_COLUMNS) + "\n")
     written = build(folder)
@@ -616,13 +384,13 @@ def test_missing_column_is_named(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", (PAPER,))
     (folder / "curves.csv").write_text("study,problem\n")
     with pytest.raises(ValueError, match=r"curves\.csv: missing columns group, head"):
-        report.write_report(folder, tmp_path / "report.html", tmp_path / "figures")
+        write_report(folder, tmp_path / "report.html", tmp_path / "figures")
     assert not (tmp_path / "report.html").exists()
 
 
 def test_estimators_keep_their_colours() -> None:
-    few = charts.estimator_colours(["torch_device", "mine"])
-    many = charts.estimator_colours(["torch_device", "mine", "numpy_cpu", "gaussian_exact"])
+    few = estimator_colours(["torch_device", "mine"])
+    many = estimator_colours(["torch_device", "mine", "numpy_cpu", "gaussian_exact"])
     assert few.items() <= many.items()
     assert len(set(many.values())) == 4
 
@@ -631,9 +399,9 @@ def test_large_study_writes_a_heads_own_numbers_once_and_stays_small(tmp_path: P
     """Forty layers of twelve heads, two estimators; only the table, the figures cost time."""
     pool = POOL._replace(layers=40)
     folder = write_results(tmp_path / "results", (pool,), BOTH)
-    summary = report.read_table(folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    summary = read_table(folder / "summary.csv", tables.SUMMARY_COLUMNS)
     assert len(summary) == 40 * 12 * 2 * 4
-    table = Page(f"<table>{report._full_table(summary)}</table>")
+    table = Page(f"<table>{full_table(summary)}</table>")
     expected = exact_texts(summary)
     for key, column, value, _ in table.values:
         assert expected[key, column] == value

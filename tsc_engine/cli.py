@@ -200,9 +200,9 @@ _PATHS = click.Path(path_type=Path)
 @main.group(name="job")
 def job_group() -> None:
     """Do one job of a run (called by the rules of the workflow)."""
-    from tsc_engine.supervision import end_with_parent
+    from tsc_engine.supervision import end_with_run
 
-    end_with_parent()
+    end_with_run()
 
 
 @job_group.command("fetch")

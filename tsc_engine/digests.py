@@ -2,7 +2,8 @@
 
 The static import closure of a module is read from its syntax tree, so that nothing is imported;
 imports inside functions count, imports under ``if TYPE_CHECKING`` do not. Only first-party modules
-are followed; versions of libraries are recorded in provenance, not in digests.
+are followed; versions of libraries are recorded in provenance, not in digests. A package of the
+engine brings the templates (``*.html``) that lie beside its modules.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ def _imports(tree: ast.AST) -> Iterable[str]:
 def _direct(path: Path) -> tuple[str, tuple[Path, ...]]:
     source = path.read_bytes().replace(b"\r\n", b"\n")
     found: set[Path] = set()
+    if path.suffix == ".html":
+        return hashlib.sha256(source).hexdigest(), ()
+    if path.name == "__init__.py" and path.is_relative_to(_ENGINE):
+        found.update(path.parent.glob("*.html"))
     for name in _imports(ast.parse(source, filename=str(path))):
         parts = name.split(".")
         for depth in range(2, len(parts) + 1):
@@ -72,6 +77,8 @@ def _direct(path: Path) -> tuple[str, tuple[Path, ...]]:
 
 def source_closure(roots: Iterable[Path]) -> dict[str, str]:
     """Return the sha256 of every first-party source that the roots import, directly or not.
+
+    Templates of the packages that are imported from count as sources.
 
     Parameters
     ----------

@@ -282,7 +282,9 @@ class Plan:
         }
         errors["digest"] = digest(errors)
         estimator = cls(options)
-        batch = 16 * problem.heads * sizes[-1] * (2 * problem.key_width + problem.value_width)
+        # An exact estimator draws no tokens; a batch is there twice while it is being stacked.
+        width = 2 * problem.key_width + problem.value_width
+        batch = 0 if exact else 16 * problem.heads * sizes[-1] * width
         peak = batch + estimator.memory_bytes(problem, request)
         return Cell(
             label=choice.shown_name,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tsc_engine.identity import canonical_json
 from tsc_engine.storage import write_text
+from tsc_engine.supervision import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from tsc_engine.plan import Plan
@@ -19,10 +20,12 @@ _held: list[int] = []
 
 
 def share_environment(engine: str | None) -> None:
-    """Let the jobs of this run use its interpreter, and the engine in a folder if one is given.
+    """Let the jobs of this run use its interpreter and know its process.
 
-    A plain ``python`` in a shell command may be the system's where no environment is activated.
+    They take the engine from a folder if one is given. A plain ``python`` in a
+    shell command may be the system's where no environment is activated.
     """
+    os.environ[RUN_VARIABLE] = str(os.getpid())
     folders = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": engine}
     for variable, folder in folders.items():
         present = [part for part in os.environ.get(variable, "").split(os.pathsep) if part]

@@ -1,4 +1,4 @@
-"""A job's ties to the run that started it: it ends when its parent dies, and computes serially."""
+"""A job's ties to the run that started it: it ends when its run dies, and computes serially."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ import os
 import threading
 import time
 
-#: Seconds between two looks at the parent.
+#: Seconds between two looks at the run.
 INTERVAL = 0.5
+
+#: Process of the run; set where the workflow is read, so that jobs inherit it.
+RUN_VARIABLE = "TSC_RUN_PROCESS"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def end_with_parent() -> None:
-    """End this process soon after its parent has died.
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def end_with_run() -> None:
+    """End this process soon after its parent or its run has died.
 
     A run that is killed leaves no job behind that computes for nobody. Results are written under
-    temporary names and renamed, so that ending at any moment leaves nothing half done.
+    temporary names and renamed, so that ending at any moment leaves nothing half done. The run's
+    own number is looked at as well as the parent's: it may have died before this process asked.
     """
     parent = os.getppid()
-    if parent <= 1:
-        return
+    run = int(os.environ.get(RUN_VARIABLE, "0"))
 
     def watch() -> None:
-        while os.getppid() == parent:
+        while os.getppid() == parent and (run == 0 or _exists(run)):
             time.sleep(INTERVAL)
         os._exit(143)
 
-    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+    threading.Thread(target=watch, name="end-with-run", daemon=True).start()
 
 
 def set_threads(count: int) -> None:

@@ -29,6 +29,7 @@ except ValueError as faults:
     raise WorkflowError(str(faults))
 
 RESULTS = PLAN.results
+LOGS = f"logs/{PLAN.study.study}"
 
 
 def model_record(job):

@@ -15,9 +15,9 @@ rule estimate:
         mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
         runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
     log:
-        f"logs/{RESULTS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
+        f"{LOGS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
     benchmark:
-        f"logs/{RESULTS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"
+        f"{LOGS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"
     conda:
         "../../envs/estimates.yaml"
     shell:
@@ -33,6 +33,6 @@ use rule estimate as estimate_gpu with:
         runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
         gpu=1,
     log:
-        f"logs/{RESULTS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
+        f"{LOGS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
     benchmark:
-        f"logs/{RESULTS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"
+        f"{LOGS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.jsonl"

@@ -12,9 +12,9 @@ rule limit:
         mem_mb=lambda w, attempt: attempt * PLAN.limit_of(w.problem, w.made_by).limit_memory_mib,
         runtime=lambda w, attempt: 60 * attempt,
     log:
-        f"logs/{RESULTS}/limit/{{problem}}~{{made_by}}.log",
+        f"{LOGS}/limit/{{problem}}~{{made_by}}.log",
     benchmark:
-        f"logs/{RESULTS}/limit/{{problem}}~{{made_by}}.jsonl"
+        f"{LOGS}/limit/{{problem}}~{{made_by}}.jsonl"
     conda:
         "../../envs/estimates.yaml"
     shell:

@@ -13,7 +13,7 @@ rule errors:
         mem_mb=lambda w, attempt: 1000 * attempt,
         runtime=lambda w, attempt: 10 * attempt,
     log:
-        f"logs/{RESULTS}/errors/{{problem}}/{{estimator}}~{{made_by}}.log",
+        f"{LOGS}/errors/{{problem}}/{{estimator}}~{{made_by}}.log",
     conda:
         "../../envs/estimates.yaml"
     shell:
@@ -33,7 +33,7 @@ rule rates:
         mem_mb=lambda w, attempt: 1000 * attempt,
         runtime=lambda w, attempt: 10 * attempt,
     log:
-        f"logs/{RESULTS}/rates/{{problem}}~{{made_by}}.log",
+        f"{LOGS}/rates/{{problem}}~{{made_by}}.log",
     conda:
         "../../envs/estimates.yaml"
     shell:

@@ -21,7 +21,7 @@ rule tables:
         runtime=lambda w, attempt: 20 * attempt,
     localrule: True
     log:
-        f"logs/{RESULTS}/tables.log",
+        f"{LOGS}/tables.log",
     conda:
         "../../envs/report.yaml"
     shell:
@@ -46,7 +46,7 @@ rule report:
         runtime=lambda w, attempt: 20 * attempt,
     localrule: True
     log:
-        f"logs/{RESULTS}/report.log",
+        f"{LOGS}/report.log",
     conda:
         "../../envs/report.yaml"
     shell:

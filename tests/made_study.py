@@ -1,0 +1,303 @@
+"""A made-up study and its report, for tests: formulas, nothing here is a measurement."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsc_engine import tables, theory
+from tsc_engine.page.results import CELL_COLUMNS
+from tsc_engine.report import write_report
+
+SIZES = (100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000)
+STATISTICS = ("mean", "covariance", "second_moment", "second_moment_bias")
+
+
+class Kind(NamedTuple):
+    """A group of problems to make up."""
+
+    group: str
+    law: str
+    dimension: int
+    horizons: tuple[float, ...]
+    queries: tuple[str, ...]
+    layers: int = 0
+    heads: int = 1
+
+
+LINE = Kind(
+    "line", "gaussian", 1, (0.3, 0.5, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0), ("self", "independent")
+)
+FEW = LINE._replace(horizons=(0.5, 1.4), queries=("self",))
+PAPER = Kind("paper", "gaussian", 16, (0.7, 1.4), ("self",))
+POOL = Kind("minilm", "pool", 32, (), ("self",), layers=2, heads=12)
+SMALL = POOL._replace(layers=1, heads=3)
+
+
+def cell_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.10g}"
+
+
+def write_results(
+    folder: Path,
+    kinds: tuple[Kind, ...] = (LINE, PAPER, POOL),
+    estimators: tuple[str, ...] = ("numpy_cpu", "torch_device", "gaussian_exact"),
+    edit: Callable[[str, dict[str, str]], None] | None = None,
+    statistics: tuple[str, ...] = STATISTICS,
+) -> Path:
+    """Write the five files of a made-up study; `edit` may change each row of each table."""
+    made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "cells": []}
+    for kind in kinds:
+        cases = [(h, q, "") for q in kind.queries for h in kind.horizons]
+        cases += [(0.4 + 0.1 * layer, "self", str(layer)) for layer in range(kind.layers)]
+        for horizon, queries, layer in cases:
+            digest = hashlib.sha256(f"{kind}{horizon}{queries}{layer}".encode()).hexdigest()[:12]
+            place = f"{kind.group}_layer{layer}" if layer else f"d{kind.dimension}"
+            problem = f"{kind.law}_{place}_{queries}-{digest}"
+            _write_problem(made, kind, horizon, queries, layer, problem, estimators, statistics)
+    folder.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "summary": tables.SUMMARY_COLUMNS,
+        "curves": tables.CURVE_COLUMNS,
+        "cells": ("study", *CELL_COLUMNS, "fallback"),
+    }
+    for name, rows in made.items():
+        if edit is not None:
+            for row in rows:
+                edit(name, row)
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as lines:
+            writer = csv.DictWriter(lines, columns[name], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    provenance = {
+        "versions": {"python": "3.11.9", "numpy": "2.4.6"},
+        "digests": {"numpy_cpu": "5f1c" * 8},
+        "seed": 20240,
+        "laws": ["gaussian", "pool"],
+        "host": "somewhere",
+    }
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    (folder / "run_config.yaml").write_text("name: made_up\nseed: 20240\nepsilon: 0.1\n")
+    return folder
+
+
+def _write_problem(
+    made: dict[str, list[dict[str, str]]],
+    kind: Kind,
+    horizon: float,
+    queries: str,
+    layer: str,
+    problem: str,
+    estimators: tuple[str, ...],
+    statistics: tuple[str, ...],
+) -> None:
+    for estimator in estimators:
+        exact = estimator == "gaussian_exact"
+        outcome, cause = "ok", ""
+        if exact and kind.law == "pool":
+            outcome, cause = "unsupported", "the law is a pool, not a Gaussian"
+        elif estimator == "torch_device" and horizon == 1.4:
+            outcome, cause = "failed", "RuntimeError: the device ran away with <the> tokens & all"
+        made["cells"].append(
+            {
+                "study": "made_up",
+                "problem": problem,
+                "group": kind.group,
+                "estimator": estimator,
+                "outcome": outcome,
+                "cause": cause,
+                "replicates": "0" if exact else "64",
+                "seconds": cell_text(1.5 + horizon * len(estimator)) if outcome == "ok" else "",
+                "peak_mb": cell_text(120.5 + horizon) if outcome == "ok" else "",
+                "device": "cpu",
+                "fallback": "no CUDA device" if estimator == "torch_device" else "",
+                "dtype": "float64",
+            }
+        )
+        for head in range(kind.heads):
+            for place, statistic in enumerate(STATISTICS):
+                bias = statistic == "second_moment_bias"
+                if statistic not in statistics or (exact and not bias):
+                    continue
+                sharp = horizon * (1 + 0.03 * head)
+                seed = int.from_bytes(
+                    hashlib.sha256(f"{problem}{head}{statistic}".encode()).digest()[:4], "big"
+                )
+                wobble = 0.02 * (seed / 2**32 - 0.5) + (1e-9 if estimator == "numpy_cpu" else 0)
+                beta = theory.beta_predicted(sharp) * (1 - 0.04 * place) + wobble
+                if bias:
+                    beta = theory.bias_exponent(sharp) * 0.9 + (0 if exact else wobble)
+                prefactor = (3.0 if layer else 1.2) * sharp
+                count = (prefactor / 0.1) ** (1 / beta)
+                note = ""
+                if count > SIZES[-1]:
+                    count, note = math.nan, "epsilon is not reached at the largest size"
+                elif count < SIZES[0]:
+                    count, note = math.nan, "epsilon is reached before the smallest size"
+                if place == 1 and head % 5 == 2:
+                    note = "; ".join(["within noise at 3 of 9 sizes", *([note] if note else [])])
+                ran = outcome == "ok"
+                normed = statistic in ("mean", "covariance") and not layer
+                predicted = theory.beta_predicted(sharp) if normed else None
+                if bias and queries == "independent":
+                    predicted = theory.bias_exponent(sharp)
+                known = ran and count == count
+                made["summary"].append(
+                    {
+                        "study": "made_up",
+                        "problem": problem,
+                        "group": kind.group,
+                        "law": kind.law,
+                        "dimension": str(kind.dimension),
+                        "horizon": cell_text(sharp if ran else None),
+                        "horizon_frobenius": cell_text(
+                            sharp * math.sqrt(kind.dimension) if ran else None
+                        ),
+                        "model": "minilm" if layer else "",
+                        "layer": layer,
+                        "head": str(head),
+                        "queries": queries,
+                        "sampler": "iid",
+                        "estimator": estimator,
+                        "statistic": statistic,
+                        "n_min": str(SIZES[0]),
+                        "n_max": str(SIZES[-1]),
+                        "sizes": str(len(SIZES)),
+                        "replicates": "" if exact else "64",
+                        "beta": cell_text(beta if ran else None),
+                        "beta_low": cell_text(beta - 0.013 if ran and not exact else None),
+                        "beta_high": cell_text(beta + 0.017 if ran and not exact else None),
+                        "prefactor": cell_text(prefactor if ran else None),
+                        "prefactor_low": cell_text(prefactor * 0.9 if ran and not exact else None),
+                        "prefactor_high": cell_text(prefactor * 1.1 if ran and not exact else None),
+                        "beta_bound": cell_text(
+                            theory.beta_bound(sharp) if normed and ran else None
+                        ),
+                        "beta_predicted": cell_text(predicted if ran else None),
+                        "epsilon": "0.1",
+                        "n_eps": cell_text(count if known else None),
+                        "n_eps_low": cell_text(count * 0.8 if known else None),
+                        "n_eps_high": cell_text(count * 1.3 if known else None),
+                        "log_diagonal_threshold": cell_text(sharp - sharp**2 / 2 if ran else None),
+                        "outcome": outcome,
+                        "note": note if ran else cause,
+                    }
+                )
+                if not ran:
+                    continue
+                for index, size in enumerate(SIZES):
+                    fitted = prefactor * size**-beta
+                    error = fitted * (1 + 0.05 * math.sin(seed + index))
+                    made["curves"].append(
+                        {
+                            "study": "made_up",
+                            "problem": problem,
+                            "group": kind.group,
+                            "head": str(head),
+                            "queries": queries,
+                            "horizon": cell_text(sharp),
+                            "estimator": estimator,
+                            "statistic": statistic,
+                            "size": str(size),
+                            "error": cell_text(error * 2),
+                            "error_low": "0" if index == 3 else cell_text(error * 1.7),
+                            "error_high": cell_text(error * 2.4),
+                            "relative_error": cell_text(error),
+                            "relative_low": "0" if index == 3 else cell_text(error * 0.85),
+                            "relative_high": cell_text(error * 1.2),
+                            "fitted": cell_text(fitted * 2),
+                            "local_slope": cell_text(beta + 0.05 * math.cos(seed + index))
+                            if index
+                            else "",
+                            "used": "False" if index < 2 else "True",
+                        }
+                    )
+
+
+class Page(HTMLParser):
+    """What the tests ask about a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.values: list[tuple[str, str, str, str]] = []
+        self.links: list[tuple[str, str, str]] = []
+        self.ids: list[str] = []
+        self.scripts = 0
+        self.tables = 0
+        self.words = ""
+        self.open: list[str] = []
+        self.shown: tuple[str, str, str] | None = None
+        self.data = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note ids, addresses, numbers and what is open."""
+        found = {name: value or "" for name, value in attrs}
+        self.scripts += tag == "script"
+        self.tables += tag == "table"
+        self.open.append(f"{tag}#{found.get('id', '')}")
+        if "id" in found:
+            self.ids.append(found["id"])
+        for name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster"):
+            if name in found:
+                self.links.append((tag, name, found[name]))
+        self.shown = None
+        if "data-value" in found:
+            self.shown = (found["data-key"], found["data-column"], found["data-value"])
+
+    def handle_data(self, data: str) -> None:
+        """Keep the text, apart from scripts and styles."""
+        where = self.open[-1] if self.open else ""
+        if where == "script#data":
+            self.data += data
+        if not where.startswith(("script", "style")):
+            self.words += data
+        if self.shown is not None:
+            self.values.append((*self.shown, data))
+            self.shown = None
+
+    def handle_endtag(self, tag: str) -> None:
+        """Close the element, and what has no end of its own inside it."""
+        while self.open and not self.open.pop().startswith(f"{tag}#"):
+            pass
+
+
+def records(table: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Read the page's rows of values back as records."""
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+class Written(NamedTuple):
+    """A results folder and what was made of it."""
+
+    folder: Path
+    html: str
+    page: Page
+    figures: Path
+
+    def summary(self) -> list[dict[str, str]]:
+        """Return the rows of the folder's summary, read without the package."""
+        with (self.folder / "summary.csv").open(newline="", encoding="utf-8") as lines:
+            return list(csv.DictReader(lines))
+
+
+def build(folder: Path) -> Written:
+    """Write the report of a folder beside it."""
+    target, figures = folder.parent / "report.html", folder.parent / "figures"
+    write_report(folder, target, figures)
+    html = target.read_text(encoding="utf-8")
+    return Written(folder, html, Page(html), figures)
+
+
+def exact_texts(rows: list[dict[str, str]]) -> dict[tuple[str, str], str]:
+    return {
+        ("|".join(r[c] for c in ("problem", "head", "estimator", "statistic")), column): text
+        for r in rows
+        for column, text in r.items()
+    }

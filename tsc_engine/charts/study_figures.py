@@ -1,0 +1,97 @@
+"""All figures of a study, drawn from its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tsc_engine.charts.curves import Curves, arrange_curves
+from tsc_engine.charts.error_curves import errors_figures
+from tsc_engine.charts.figure import Figure
+from tsc_engine.charts.heads import heads_figures
+from tsc_engine.charts.local_slopes import slopes_figures
+from tsc_engine.charts.rates import rates_figure
+from tsc_engine.charts.sample_complexity import token_counts_figure
+from tsc_engine.charts.style import estimator_colours
+from tsc_engine.charts.table_rows import Row, distinct_jobs, is_real, primary_estimator
+from tsc_engine.charts.timings import timings_figure
+
+
+@dataclass(frozen=True)
+class StudyFigures:
+    """The figures of a study, and what they were drawn with.
+
+    Attributes
+    ----------
+    colours : dict
+        Colour per estimator.
+    primary, primary_real : str or None
+        The estimator that speaks for synthetic laws and for real heads.
+    curves : Curves
+        What errors and slopes are drawn from.
+    rates, counts, timings : Figure or None
+    heads : list of Figure
+        Maps layer by head over the same rows.
+    errors, slopes : list of Figure
+        One per group and statistic; the page draws its own choice from `curves`.
+    """
+
+    colours: dict[str, str]
+    primary: str | None
+    primary_real: str | None
+    curves: Curves
+    rates: Figure | None
+    counts: Figure | None
+    heads: list[Figure]
+    timings: Figure | None
+    errors: list[Figure]
+    slopes: list[Figure]
+
+    @property
+    def whole(self) -> list[Figure]:
+        """The figures that the page shows as they are, in its order."""
+        found = (self.rates, self.counts, *self.heads, self.timings)
+        return [figure for figure in found if figure is not None]
+
+    @property
+    def every(self) -> list[Figure]:
+        """All figures, in the order in which they are written."""
+        return [*self.whole, *self.errors, *self.slopes]
+
+    @property
+    def main(self) -> Figure | None:
+        """The figure that the page shows even without scripts."""
+        return self.rates or (self.heads[0] if self.heads else None)
+
+
+def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Row]) -> StudyFigures:
+    """Draw the figures of a study.
+
+    Parameters
+    ----------
+    summary, curves, cells : sequence of Row
+        The rows of ``summary.csv``, ``curves.csv`` and ``cells.csv``.
+
+    Raises
+    ------
+    ValueError
+        If Altair finds a chart at odds with the schema of Vega-Lite.
+    """
+    colours = estimator_colours(row["estimator"] for row in (*summary, *curves, *cells))
+    primary = primary_estimator(summary)
+    primary_real = primary_estimator(filter(is_real, summary)) or primary
+    arranged = arrange_curves(summary, curves)
+    return StudyFigures(
+        colours=colours,
+        primary=primary,
+        primary_real=primary_real,
+        curves=arranged,
+        rates=rates_figure(summary, colours),
+        counts=token_counts_figure(summary, colours),
+        heads=heads_figures(summary, primary_real),
+        timings=timings_figure(
+            [row for row in distinct_jobs(cells) if row["outcome"] == "ok"], colours
+        ),
+        errors=errors_figures(arranged, colours, primary_real),
+        slopes=slopes_figures(arranged, primary),
+    )

@@ -1,0 +1,117 @@
+"""The page, put together: its template filled with tables, sentences and charts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tsc_engine.charts.study_figures import StudyFigures
+from tsc_engine.charts.table_rows import distinct, is_real, number
+from tsc_engine.charts.theory_lines import FINITE_N
+from tsc_engine.charts.wording import in_order, queries_words, statistic_words
+from tsc_engine.page.cells import costs, unfinished_cells
+from tsc_engine.page.chart_data import MANY_POINTS, chart_data
+from tsc_engine.page.findings import findings
+from tsc_engine.page.full_table import MANY_ROWS, full_table
+from tsc_engine.page.reference import beside_each_other, reference_rows
+from tsc_engine.page.results import Results
+from tsc_engine.page.side_by_side import SideBySide
+from tsc_engine.page.values import first_value, interval_elements, value_element
+from tsc_engine.tables import SUMMARY_COLUMNS
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
+    """Return the page of a study, HTML.
+
+    Parameters
+    ----------
+    results : Results
+    figures : StudyFigures
+        Drawn from the same results.
+    main_svg : str
+        The main figure (`StudyFigures.main`) as drawn, for readers without scripts; or empty.
+    """
+    summary, curves = results.summary, figures.curves
+    references = reference_rows(summary)
+    real = [row for row in summary if is_real(row)]
+    spoken = [row for row in real if row["estimator"] == figures.primary_real]
+    return _render(
+        study=results.study,
+        findings=findings(summary, results.cells, figures.primary, figures.primary_real),
+        titles={figure.name: figure.title for figure in figures.whole},
+        heads_figures=[figure.name for figure in figures.heads],
+        main_svg=main_svg,
+        charts_json=chart_data(figures),
+        bundle=_bundle(),
+        curves=curves,
+        curve_statistics=in_order(row["statistic"] for row in curves.rows),
+        curve_groups=distinct(row["group"] for row in curves.rows),
+        has_errors=bool(figures.errors),
+        has_slopes=bool(figures.slopes),
+        many_points=len(curves.rows) > MANY_POINTS,
+        colours=figures.colours,
+        primary=figures.primary,
+        primary_real=figures.primary_real,
+        synthetic=SideBySide([row for row in summary if not is_real(row)]),
+        real=SideBySide(spoken or real),
+        reference=beside_each_other(references),
+        reference_estimators=in_order(row["estimator"] for _, row in references),
+        same_sizes=all(
+            (number(row["n_min"]), number(row["n_max"])) == (1e3, 1e5) for _, row in references
+        ),
+        unfinished=unfinished_cells(summary, results.cells),
+        costs=costs(results.cells),
+        has_exact=figures.rates is not None
+        and any(row.get("line") == FINITE_N for row in figures.rates.rows),
+        full_table=full_table(summary),
+        rows=len(summary),
+        level=results.interval_words,
+        many_rows=len(summary) > MANY_ROWS,
+        provenance=results.provenance,
+        run_config=results.run_config,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _bundle() -> Markup:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, as shipped with vl-convert."""
+    import altair as alt
+    import vl_convert
+    from markupsafe import Markup
+
+    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+    return Markup(script.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
+
+
+def _render(**content: Any) -> str:
+    """Fill the page's template; everything that is not marked as HTML is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # The SVG is made from files, but by a renderer that escapes them itself.
+    content["main_svg"] = Markup(content["main_svg"])
+    functions: dict[str, Callable[..., Any]] = {
+        "value": value_element,
+        "first_value": first_value,
+        "interval": interval_elements,
+        "rate": lambda row: interval_elements(row, "beta"),
+        "statistic_words": statistic_words,
+        "queries_words": queries_words,
+        "is_real": is_real,
+    }
+    environment.globals.update(functions)
+    environment.globals["columns"] = SUMMARY_COLUMNS
+    return environment.get_template("page.html").render(**content)

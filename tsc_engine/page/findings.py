@@ -1,0 +1,208 @@
+"""The answer of a study in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tsc_engine.charts.table_rows import (
+    EXACT,
+    Row,
+    distinct,
+    distinct_jobs,
+    is_real,
+    number,
+    outside,
+)
+from tsc_engine.charts.wording import in_order, short, statistic_words
+from tsc_engine.page.values import plain_interval, problem_words, value_element
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+def findings(
+    summary: Sequence[Row], cells: Sequence[Row], primary: str | None, primary_real: str | None
+) -> list[Markup]:
+    """Return the answer in sentences; every number is a number of the tables or a count of rows.
+
+    Parameters
+    ----------
+    summary, cells : sequence of Row
+    primary, primary_real : str or None
+        The estimator that speaks for synthetic laws and for real heads.
+    """
+    from markupsafe import Markup
+
+    sentences: list[Markup] = []
+    synthetic = [r for r in summary if not is_real(r) and r["estimator"] == primary]
+    real = [r for r in summary if is_real(r) and r["estimator"] == primary_real]
+    for words, rows in (("synthetic laws", synthetic), ("real heads", real)):
+        sentence = _count_sentence(words, rows)
+        if sentence is not None:
+            sentences.append(sentence)
+    for words, rows in (("synthetic laws", synthetic), ("real heads", real)):
+        sentence = _rate_sentence(words, rows)
+        if sentence is not None:
+            sentences.append(sentence)
+    sentences += _theory_sentences(synthetic)
+    agreement = _agreement_sentence(summary)
+    if agreement is not None:
+        sentences.append(agreement)
+    if not any(number(row["beta"]) is not None for row in summary):
+        sentences.insert(0, Markup("No rate could be fitted in this study."))
+    jobs = distinct_jobs(cells)
+    outcomes = {
+        o: sum(row["outcome"] == o for row in jobs) for o in distinct(r["outcome"] for r in jobs)
+    }
+    if jobs:
+        others = ", ".join(
+            f"{count} {name}" for name, count in sorted(outcomes.items()) if name != "ok"
+        )
+        sentences.append(
+            Markup("{} of {} cells ran{}.").format(
+                outcomes.get("ok", 0),
+                len(jobs),
+                Markup('; the others are recorded as {} (<a href="#unfinished">causes</a>)').format(
+                    others
+                )
+                if others
+                else "",
+            )
+        )
+    return sentences
+
+
+def _leading_statistic(rows: Sequence[Row], column: str) -> list[Row]:
+    """Return the rows with a number in `column`, of the first statistic that has any."""
+    having = [row for row in rows if number(row[column]) is not None]
+    order = in_order(row["statistic"] for row in having)
+    return [row for row in having if row["statistic"] == order[0]] if order else []
+
+
+def _ends(rows: Sequence[Row], column: str) -> tuple[Row, Row]:
+    def size(row: Row) -> float:
+        return number(row[column]) or 0.0
+
+    return min(rows, key=size), max(rows, key=size)
+
+
+def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
+    from markupsafe import Markup
+
+    counted = _leading_statistic(rows, "n_eps")
+    asked = [row for row in rows if number(row["epsilon"]) is not None and row["outcome"] == "ok"]
+    if not counted:
+        if not asked:
+            return None
+        return Markup("For {}, n(ε) is inside the sizes of the study for none of {} rates.").format(
+            words, len(asked)
+        )
+    low, high = _ends(counted, "n_eps")
+    statistic = statistic_words(low["statistic"])
+    if low is high:
+        text = Markup(
+            "For {}, the relative error of the {} reaches ε = {} at n(ε) = {} ({})."
+        ).format(
+            words,
+            statistic,
+            value_element(low, "epsilon"),
+            value_element(low, "n_eps"),
+            problem_words(low),
+        )
+    else:
+        text = Markup(
+            "For {}, the relative error of the {} reaches ε = {} after {} tokens in the easiest "
+            "case measured ({}) and {} in the hardest ({})."
+        ).format(
+            words,
+            statistic,
+            value_element(low, "epsilon"),
+            value_element(low, "n_eps"),
+            problem_words(low),
+            value_element(high, "n_eps"),
+            problem_words(high),
+        )
+    same = [row for row in asked if row["statistic"] == low["statistic"]]
+    sides = [outside(row) for row in same if number(row["n_eps"]) is None]
+    below, above = sides.count("below"), sides.count("above")
+    if sides:
+        text += Markup(
+            " Of {} cases, {} are there before the smallest size and {} not yet at the largest{}."
+        ).format(
+            len(same),
+            below,
+            above,
+            f"; {len(sides) - below - above} have no count" if len(sides) > below + above else "",
+        )
+    return text
+
+
+def _rate_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
+    from markupsafe import Markup
+
+    rated = [row for row in _leading_statistic(rows, "beta") if number(row["horizon"]) is not None]
+    if len(rated) < 2:
+        return None
+    low, high = _ends(rated, "beta")
+    return Markup("For {}, the rate β of the {} lies between {} ({}) and {} ({}).").format(
+        words,
+        statistic_words(low["statistic"]),
+        plain_interval(low, "beta"),
+        problem_words(low),
+        plain_interval(high, "beta"),
+        problem_words(high),
+    )
+
+
+def _theory_sentences(rows: Sequence[Row]) -> list[Markup]:
+    from markupsafe import Markup
+
+    def ends(row: Row, column: str) -> tuple[float, float, float] | None:
+        low, high, value = (number(row[c]) for c in ("beta_low", "beta_high", column))
+        return None if low is None or high is None or value is None else (low, high, value)
+
+    norms = [row for row in rows if row["statistic"] != "second_moment_bias"]
+    biases = [row for row in rows if row["statistic"] == "second_moment_bias"]
+    sentences: list[Markup] = []
+    for words, members in (("mean and covariance", norms), ("second-moment bias", biases)):
+        predicted = [f for row in members if (f := ends(row, "beta_predicted")) is not None]
+        if predicted:
+            inside = sum(low <= value <= high for low, high, value in predicted)
+            below = sum(high < value for _, high, value in predicted)
+            sentences.append(
+                Markup(
+                    "The exponent predicted for the {} (a conjecture about n → ∞) lies inside the "
+                    "interval of {} of {} rates; {} intervals lie wholly below it and {} wholly "
+                    "above."
+                ).format(words, inside, len(predicted), below, len(predicted) - inside - below)
+            )
+    bounded = [f for row in norms if (f := ends(row, "beta_bound")) is not None]
+    if bounded:
+        slower = sum(high < value for _, high, value in bounded)
+        sentences.append(
+            Markup(
+                "{} of {} intervals lie wholly below the paper’s exponent, which is "
+                "asymptotic and no bound on a slope over finite n."
+            ).format(slower if slower else "None", len(bounded))
+        )
+    return sentences
+
+
+def _agreement_sentence(summary: Sequence[Row]) -> Markup | None:
+    from markupsafe import Markup
+
+    rates: dict[tuple[str, str, str], dict[str, float]] = {}
+    for row in summary:
+        beta = number(row["beta"])
+        if beta is not None and row["estimator"] != EXACT:
+            place = (row["problem"], row["head"], row["statistic"])
+            rates.setdefault(place, {})[row["estimator"]] = beta
+    shared = [found for found in rates.values() if len(found) > 1]
+    if not shared:
+        return None
+    spread = max(max(found.values()) - min(found.values()) for found in shared)
+    names = sorted({name for found in shared for name in found})
+    return Markup("{} see the same tokens: over {} rates, their β differ by at most {}.").format(
+        " and ".join(names), len(shared), short(spread)
+    )

@@ -1,0 +1,58 @@
+"""The whole summary as the body of an HTML table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tsc_engine.charts.table_rows import Row, distinct, number
+from tsc_engine.page.values import value_element
+from tsc_engine.tables import SUMMARY_COLUMNS
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_TEXT_COLUMNS = frozenset(
+    ("study", "problem", "group", "law", "model", "queries", "sampler", "estimator", "statistic")
+) | {"outcome", "note"}
+#: What several rows of one head say alike.
+_SHARED_COLUMNS = frozenset(SUMMARY_COLUMNS[:12]) | {
+    *("n_min", "n_max", "sizes", "replicates", "beta_bound", "beta_predicted"),
+    *("epsilon", "log_diagonal_threshold"),
+}
+
+#: Above this many rows the full table writes what the rows of a head share only once.
+MANY_ROWS = 1_500
+
+
+def full_table(summary: Sequence[Row]) -> Markup:
+    """Return the body of the whole summary as HTML.
+
+    In a large study neighbouring rows of one head share a cell where they say the same (all but
+    the results, and the names of estimator and statistic): repeating it would be half the file.
+    """
+    from markupsafe import Markup, escape
+
+    rows = list(summary)
+    many = len(rows) > MANY_ROWS
+    if many:
+        places = {name: index for index, name in enumerate(distinct(r["problem"] for r in rows))}
+        rows.sort(key=lambda row: (places[row["problem"]], number(row["head"]) or 0.0))
+    lines: list[list[str]] = [[] for _ in rows]
+    for column in SUMMARY_COLUMNS:
+        start = 0
+        while start < len(rows):
+            first, end = rows[start], start + 1
+            if many and column in _SHARED_COLUMNS:
+                while end < len(rows) and all(
+                    rows[end][c] == first[c] for c in ("problem", "head", column)
+                ):
+                    end += 1
+            span = f' rowspan="{end - start}"' if end > start + 1 else ""
+            if column in _TEXT_COLUMNS:
+                cell = f"<td{span}>{escape(first[column])}</td>"
+            else:
+                cell = str(value_element(first, column, "td")).replace("<td", f"<td{span}", 1)
+            lines[start].append(cell)
+            start = end
+    return Markup("\n".join(f"<tr>{''.join(cells)}</tr>" for cells in lines))

@@ -1,0 +1,68 @@
+"""Statistics side by side: one line per problem, head and estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tsc_engine.charts.table_rows import Row, distinct, outside
+from tsc_engine.charts.wording import in_order
+
+
+class SideBySide:
+    """Rows of the summary set side by side: one line per problem, head and estimator.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+
+    Attributes
+    ----------
+    lines, rates, counts : list of (Row, dict)
+        The line's first row, and its rows by statistic: all lines, those with a rate, those with
+        an n(eps) or a side of the sizes on which it lies.
+    statistics, rate_statistics, count_statistics, predicted : list of str
+        Statistics that occur; with a rate, a count or a predicted exponent.
+    epsilons, queries, groups : list of str
+        Distinct texts, in the order of the rows.
+    bounded : bool
+        Whether any row has the paper's exponent.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.statistics = in_order(row["statistic"] for row in rows)
+        lines: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in rows:
+            identity = (row["problem"], row["head"], row["estimator"])
+            lines.setdefault(identity, {})[row["statistic"]] = row
+        self.lines = [(next(iter(cells.values())), cells) for cells in lines.values()]
+        self.epsilons = distinct(row["epsilon"] for row in rows if row["epsilon"].strip())
+        self.queries = distinct(row["queries"] for row in rows)
+        self.groups = distinct(row["group"] for row in rows)
+        self.rates = [(first, cells) for first, cells in self.lines if _any(cells.values(), "beta")]
+        self.counts = [
+            (first, cells)
+            for first, cells in self.lines
+            if any(_has_count(row) for row in cells.values())
+        ]
+        self.rate_statistics = in_order(
+            row["statistic"]
+            for _, cells in self.rates
+            for row in cells.values()
+            if row["beta"].strip()
+        )
+        self.bounded = any(row["beta_bound"].strip() for row in rows)
+        self.predicted = in_order(row["statistic"] for row in rows if row["beta_predicted"].strip())
+        self.count_statistics = in_order(
+            row["statistic"]
+            for _, cells in self.counts
+            for row in cells.values()
+            if _has_count(row)
+        )
+
+
+def _has_count(row: Row) -> bool:
+    return bool(row["n_eps"].strip()) or outside(row) is not None
+
+
+def _any(rows: Iterable[Row], column: str) -> bool:
+    return any(row[column].strip() for row in rows)
