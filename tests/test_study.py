@@ -234,7 +234,7 @@ def test_validate_command(tmp_path: Path) -> None:
         text=True,
     )
     assert good.returncode == 0, good.stderr
-    assert "32 problems" in good.stdout
+    assert "27 problems" in good.stdout
     bad = tmp_path / "bad.yaml"
     bad.write_text("study: x\nsizes: [\n")
     broken = subprocess.run(
