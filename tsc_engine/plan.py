@@ -374,7 +374,7 @@ class Plan:
         """The job that gathers rates into tables."""
         job: Job = {
             "study": self.study.study,
-            "statistics": self.study.statistics,
+            "seed": self.study.seed,
             "problems": [
                 {
                     "group": planned.group,

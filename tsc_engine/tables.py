@@ -171,6 +171,7 @@ def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": versions,
+        "seed": job["seed"],
         "problems": len(job["problems"]),
         "digests": {
             planned["problem"]: {

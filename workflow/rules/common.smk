@@ -16,7 +16,7 @@ if not workflow.configfiles:
 from snakemake.exceptions import WorkflowError
 
 from tsc_engine.identity import canonical_json
-from tsc_engine.jobs import retry_token
+from tsc_engine.jobs.sources import retry_token
 from tsc_engine.plan import Plan
 from tsc_engine.runs import begin, plan_path, share_environment
 from tsc_engine.study import load_study

@@ -1,0 +1,110 @@
+"""Jobs that compute: limits and estimates."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tsc_engine import roots
+from tsc_engine.jobs import Job, check_sources, rows_path
+from tsc_engine.laws import Law, RowLaw
+from tsc_engine.plugins import Registry, load, source_file
+from tsc_engine.problems import Problem
+from tsc_engine.samplers import sampler
+from tsc_engine.storage import Record, read_record, write_record
+
+
+def _registry(job: Job) -> Registry:
+    return load([Path(folder) for folder in job.get("plugin_folders", [])])
+
+
+def _law_class(job: Job, registry: Registry) -> type[Law]:
+    name = job["problem"]["law"]["name"]
+    if name not in registry.laws:
+        raise KeyError(f"the law {name!r} is no longer there")
+    return registry.laws[name]
+
+
+class _PoolMissing(Exception):
+    """The pool of a problem is a recorded failure; the message is its cause."""
+
+
+def _problem(job: Job, law_class: type[Law]) -> Problem:
+    """Build the problem of a job, with its rows if it has a pool."""
+    spec = job["problem"]
+    if not issubclass(law_class, RowLaw):
+        options = {key: value for key, value in spec["law"].items() if key != "name"}
+        law = law_class(law_class.Options.model_validate(options))
+        return Problem(spec, law, sampler(spec["sampler"]))
+    from tsc_engine.pools import open_pool
+
+    law = law_class(None)
+    record = read_record(Path(job["pool"]), job["pool_digest"])
+    if record.outcome != "ok":
+        raise _PoolMissing(record.cause)
+    law.attach(open_pool(rows_path(Path(job["pool"]))))
+    return Problem(spec, law, sampler(spec["sampler"]))
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def make_limit(job: Job, output: Path) -> None:
+    """Compute the limit of a problem."""
+    registry = _registry(job)
+    law = _law_class(job, registry)
+    check_sources(job, roots.limit_sources(source_file(law)))
+    from tsc_engine.limits import limit_arrays
+
+    about: dict[str, Any] = {"problem": job["problem"]}
+    started = time.perf_counter()
+    try:
+        record = Record(job["digest"], arrays=limit_arrays(_problem(job, law)), about=about)
+    except _PoolMissing as error:
+        record = Record(job["digest"], "failed", str(error), about=about)
+    about |= {"seconds": time.perf_counter() - started, "peak_mb": _peak_mb()}
+    write_record(output, record)
+
+
+def make_estimate(
+    job: Job, first: int, last: int, output: Path, progress: Callable[[int, int], None]
+) -> None:
+    """Compute the estimates of one block of replicates."""
+    registry = _registry(job)
+    law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
+    spec = job["problem"]
+    check_sources(job, roots.estimate_sources(source_file(law), spec["sampler"], source_file(cls)))
+    from tsc_engine.estimates import estimate
+    from tsc_engine.estimators import Request
+
+    options = cls.Options.model_validate(job["options"])
+    request = Request(
+        sizes=tuple(job["sizes"]),
+        moments=tuple(job["moments"]),
+        dtype=getattr(options, "dtype", "float64"),
+        device=getattr(options, "device", "cpu"),
+        threads=getattr(options, "threads", 1),
+    )
+    try:
+        problem = _problem(job, law)
+    except _PoolMissing as error:
+        about = {"problem": spec, "sizes": job["sizes"]}
+        record = Record(job["digest"], "failed", str(error), about=about)
+    else:
+        record = estimate(
+            cls(options),
+            problem,
+            request,
+            job["seed"],
+            range(first, last + 1),
+            job["digest"],
+            progress,
+        )
+    record.about["peak_mb"] = _peak_mb()
+    write_record(output, record)
