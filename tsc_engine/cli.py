@@ -105,8 +105,10 @@ def validate(study: Path) -> None:
             f"  {group}: {len(members)} problems, {heads} heads, "
             f"n from {first.sizes[0]} to {first.sizes[-1]}, {first.replicates} replicates"
         )
-    for plugin in plan.checked.registry.broken():
-        click.echo(f"warning: plugin {plugin.source} is broken: {plugin.faults[0]}", err=True)
+    from tsc_engine.runs import warnings
+
+    for warning in warnings(plan):
+        click.echo(f"warning: {warning}", err=True)
 
 
 @main.command()

@@ -15,6 +15,9 @@ from tsc_engine.supervision import RUN_VARIABLE
 if TYPE_CHECKING:
     from tsc_engine.plan import Plan
 
+#: Number of jobs beyond which a run is warned about.
+MANY_JOBS = 2000
+
 #: Open lock files of this process; closing one would release its lock.
 _held: list[int] = []
 
@@ -61,6 +64,20 @@ def lock(folder: Path) -> None:
     _held.append(descriptor)
 
 
+def warnings(plan: Plan) -> list[str]:
+    """Return what the user should know before a run, a sentence each."""
+    found = [
+        f"plugin {plugin.source} is broken and not used: {plugin.faults[0]}"
+        for plugin in plan.checked.registry.broken()
+    ]
+    if plan.jobs() > MANY_JOBS:
+        found.append(
+            f"{plan.jobs()} jobs: Snakemake plans slowly beyond {MANY_JOBS}; larger blocks "
+            "(block_replicates) make fewer jobs, --batch rates=1/4 plans a part of them"
+        )
+    return found
+
+
 def begin(plan: Plan) -> None:
     """Prepare the results folder at the start of a run: lock, configuration, plan of the tables.
 
@@ -68,6 +85,8 @@ def begin(plan: Plan) -> None:
     """
     import yaml
 
+    for warning in warnings(plan):
+        print(f"warning: {warning}", file=sys.stderr)
     folder = Path(plan.results)
     lock(folder)
     _write_once(Path(plan_path(plan)), canonical_json(plan.summary))
