@@ -16,15 +16,16 @@ wildcard_constraints:
     last=r"\d+",
 
 
-rule all:
-    default_target: True
-    localrule: True
-    input:
-        f"{RESULTS}/report.html",
-
-
 include: "workflow/rules/sources.smk"
 include: "workflow/rules/limits.smk"
 include: "workflow/rules/estimates.smk"
 include: "workflow/rules/rates.smk"
 include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    localrule: True
+    input:
+        rules.tables.output,
+        rules.report.output,

@@ -125,7 +125,7 @@ def test_more_replicates_keep_every_block() -> None:
     assert few.files() - many.files() == {
         path
         for path in few.files()
-        if "/errors/" in path or "/rates/" in path
+        if "/errors/" in path or "/rates/" in path or "/plans/" in path
         if path not in many.files()
     }
     blocks = {path for path in few.files() if "/estimates/" in path}

@@ -126,6 +126,32 @@ POOL = {"name": "pool", "model": "minilm", "text": "wikipedia", "tokens": 100, "
         ({"problems": group(law=POOL, head=None)}, "problems[0].law.model", "unknown model"),
         ({"problems": group(law=POOL, head=None)}, "problems[0].law.text", "unknown text"),
         ({"problems": group(law=POOL, head=None)}, "sizes", "at most the pool's 100 tokens"),
+        ({"statistics": ["mean", "mean"]}, "statistics[1]", "listed twice"),
+        (
+            {"estimators": [{"name": "numpy_cpu", "label": "gaussian_exact"}]},
+            "estimators[0].label",
+            "the name of another estimator",
+        ),
+        (
+            {"estimators": [{"name": "gaussian_exact", "label": "truth"}]},
+            "estimators[0].label",
+            "an exact estimator has no label",
+        ),
+        ({"replicates": 10**400}, "replicates", "less than or equal to"),
+        ({"problems": group(head={"horizons": [1e160]})}, "problems[0].head.horizons[0]", "less"),
+        (
+            {
+                "problems": group(
+                    law={
+                        "name": "gaussian",
+                        "dimension": 1,
+                        "covariance": {"family": "diagonal", "values": [0]},
+                    }
+                )
+            },
+            "problems[0].law",
+            "all variances are 0",
+        ),
         ({"plugin_folders": ["nowhere"]}, "plugin_folders[0]", "an existing folder is expected"),
     ],
 )
@@ -158,6 +184,15 @@ def test_all_faults_are_reported_together() -> None:
         "estimators[0].name",
         "problems[0].law",
         "problems[1].sampler",
+    }
+    one_group = group(
+        law=matrix([[1, 2], [2, 1]]), head={"horizons": [-1]}, sampler="prefix", replicates=0
+    )
+    assert set(faults_of(study(problems=one_group))) == {
+        "problems[0].law",
+        "problems[0].head.horizons[0]",
+        "problems[0].sampler",
+        "problems[0].replicates",
     }
 
 

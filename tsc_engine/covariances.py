@@ -71,6 +71,8 @@ def covariance_matrix(
     if isinstance(family, Diagonal):
         if len(family.values) != dimension:
             raise ValueError(f"{len(family.values)} variances for dimension {dimension}")
+        if not any(family.values):
+            raise ValueError("all variances are 0: every token is the same")
         return np.diag(np.array(family.values, dtype=np.float64))
     if [len(row) for row in family.values] != [dimension] * dimension:
         raise ValueError(f"a {dimension} x {dimension} matrix is expected")

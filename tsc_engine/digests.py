@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,13 +24,26 @@ class StaleSources(RuntimeError):
     """The sources changed between the planning of a run and one of its jobs."""
 
 
+@functools.cache
+def built_in_folder() -> Path:
+    """Return the folder of the built-in estimators: beside the engine, or the installed package."""
+    beside = _ENGINE.parent / "plugins"
+    if (beside / "numpy_cpu.py").is_file():
+        return beside
+    found = importlib.util.find_spec("tsc_plugins")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("the built-in plugins are missing: install the package again")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
 def _resolve(module: str) -> Path | None:
-    """Return the file of a module of the engine, or None if it is not one."""
+    """Return the file of a module of the engine or of a built-in plugin, or None for others."""
     parts = module.split(".")
-    if parts[0] != _ENGINE.name or len(parts) == 1:
+    if parts[0] not in {_ENGINE.name, "tsc_plugins"} or len(parts) == 1:
         # The package root holds the version only; following it would tie every number to it.
         return None
-    base = _ENGINE.joinpath(*parts[1:])
+    folder = _ENGINE if parts[0] == _ENGINE.name else built_in_folder()
+    base = folder.joinpath(*parts[1:])
     for candidate in (base.with_suffix(".py"), base / "__init__.py"):
         if candidate.is_file():
             return candidate

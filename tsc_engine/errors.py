@@ -45,15 +45,15 @@ def deviation_gram(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
     Returns
     -------
     ndarray, shape (heads, sizes, groups, groups), float64
-        ``groups`` is the number of replicates, or `LARGEST_GRAM` groups of equal weight (the last
-        replicates beyond a whole multiple are left out) where there are more.
+        ``groups`` is the number of replicates, or `LARGEST_GRAM` groups of almost equal size where
+        there are more.
     """
     flat = deviations.reshape(*deviations.shape[:3], -1)
     replicates = flat.shape[0]
     if replicates > LARGEST_GRAM:
-        per_group = replicates // LARGEST_GRAM
-        flat = flat[: per_group * LARGEST_GRAM]
-        flat = flat.reshape(LARGEST_GRAM, per_group, *flat.shape[1:]).mean(axis=1)
+        # Groups of almost equal size have the same expectation, so that pairs of them are as
+        # unbiased as pairs of replicates.
+        flat = np.stack([part.mean(axis=0) for part in np.array_split(flat, LARGEST_GRAM)])
     gram: NDArray[np.float64] = np.einsum("rhkx,shkx->hkrs", flat, flat, optimize=True)
     return gram
 

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.estimators import Batch, Estimator, ExactEstimator, Request, SamplingEstimator
+from tsc_engine.estimators import (
+    Batch,
+    Estimator,
+    ExactEstimator,
+    Outputs,
+    Request,
+    SamplingEstimator,
+)
 from tsc_engine.problems import Problem
 from tsc_engine.statistics import Moments
 from tsc_engine.storage import Outcome, Record, pack_symmetric
@@ -64,21 +71,35 @@ def sample_moments(
         queries, keys, values = (_frozen(rows) for rows in roles)
         batch = Batch(queries, keys, values, chosen)
         moments = Moments(request.moments, request.sizes)
-        seen = [0] * len(request.sizes)
+        seen = [np.zeros(size, bool) for size in request.sizes]
         for outputs in estimator.attend(batch, request):
-            count = outputs.queries.stop - outputs.queries.start
+            read = _queries_read(outputs, seen)
             shape = tuple(outputs.values.shape)
-            expected = (len(chosen), problem.heads, count, problem.value_width)
+            expected = (len(chosen), problem.heads, len(read), problem.value_width)
             if shape != expected:
                 raise ValueError(f"outputs have shape {shape}, expected {expected}")
-            seen[outputs.size_index] += count
             moments.update(outputs.size_index, outputs.values)
-        if tuple(seen) != request.sizes:
-            raise ValueError(f"outputs for {seen} queries, expected {list(request.sizes)}")
+        counts = [int(read.sum()) for read in seen]
+        if tuple(counts) != request.sizes:
+            raise ValueError(f"outputs for {counts} queries, expected {list(request.sizes)}")
         parts.append(moments.finish())
         if progress is not None:
             progress(chosen.stop - replicates.start, len(replicates))
     return {name: np.concatenate([part[name] for part in parts]) for name in request.moments}
+
+
+def _queries_read(outputs: Outputs, seen: list[NDArray[np.bool_]]) -> range:
+    """Mark the queries of one item as read; each may be read once at a size."""
+    index, queries = outputs.size_index, outputs.queries
+    if not isinstance(index, int) or not 0 <= index < len(seen):
+        raise ValueError(f"size_index is {index!r}, a whole number below {len(seen)} is expected")
+    read = range(*queries.indices(len(seen[index])))
+    if queries.step not in (None, 1) or (queries.start or 0) < 0 or read.stop != queries.stop:
+        raise ValueError(f"queries are {queries}, a slice within 0..{len(seen[index])} is expected")
+    if seen[index][queries].any():
+        raise ValueError(f"queries {queries.start}..{queries.stop - 1} were given twice")
+    seen[index][queries] = True
+    return read
 
 
 def _frozen(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -99,6 +120,16 @@ def expected_arrays(
         and ``mean_error``, ``second_moment_error`` (1, sizes): absolute errors.
     """
     found = estimator.expect(problem, sizes)
+    count, width = len(sizes), problem.value_width
+    shapes: dict[str, tuple[int, ...]] = {
+        **dict.fromkeys(("mean", "mean_bias"), (count, width)),
+        **dict.fromkeys(("second_moment", "second_moment_bias"), (count, width, width)),
+        **dict.fromkeys(("output_error", "mean_error", "second_moment_error"), (count,)),
+    }
+    for name, shape in shapes.items():
+        given = np.shape(getattr(found, name))
+        if given != shape:
+            raise ValueError(f"{name} has shape {given}, expected {shape}")
     arrays = {
         "mean": found.mean,
         "mean_bias": found.mean_bias,
@@ -114,7 +145,16 @@ def expected_arrays(
     return {name: np.asarray(value, np.float64)[None] for name, value in arrays.items()}
 
 
-def _outcome_of(error: Exception) -> Outcome:
+def _sentence(error: BaseException) -> str:
+    """Return the cause of a plugin's failure as text that can be written anywhere."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "an error whose message cannot be read"
+    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
+
+
+def _outcome_of(error: BaseException) -> Outcome:
     # Device libraries raise their own classes for it, which are not to be imported here.
     exhausted = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return "out-of-memory" if exhausted else "failed"
@@ -162,7 +202,9 @@ def estimate(
     cause = ""
     try:
         supported = estimator.supports(problem, request)
-        if not supported:
+        if estimator.capabilities.role != "softmax":
+            outcome, cause = "unsupported", "limits other than that of softmax are not known yet"
+        elif not supported:
             outcome, cause = "unsupported", getattr(supported, "reason", "no reason was given")
         elif isinstance(estimator, ExactEstimator):
             arrays = expected_arrays(estimator, problem, request.sizes)
@@ -174,10 +216,11 @@ def estimate(
             arrays = _packed(
                 sample_moments(estimator, problem, request, seed, replicates, progress)
             )
-            about |= estimator.device_used()
-    except OSError:
+            about |= {name: str(value) for name, value in estimator.device_used().items()}
+    except (OSError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        outcome, cause = _outcome_of(error), f"{type(error).__name__}: {error}"
+    except BaseException as error:
+        outcome, cause = _outcome_of(error), _sentence(error)
+        arrays = {}
     about["seconds"] = time.perf_counter() - started
     return Record(digest, outcome, cause, arrays, about)

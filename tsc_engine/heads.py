@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from pydantic import Field
 from tsc_engine.horizons import horizon
 from tsc_engine.options import Index, Options, Positive
 
+#: Beyond a thousand softmax is the hardmax to the last digit.
+Horizon = Annotated[Positive, Field(ge=1e-6, le=1e3)]
 Direction = Literal["identity", "gaussian", "query_key"]
 ValueMap = Literal["identity", "gaussian"]
 
@@ -32,7 +34,7 @@ class HeadDirection(Options):
 class HeadOptions(HeadDirection):
     """One head as a problem describes it: ``A = H A0 / |S^1/2 A0 S^1/2|_2``."""
 
-    horizon: Positive = Field(description="the wanted horizon H")
+    horizon: Horizon = Field(description="the wanted horizon H")
 
 
 def _random_matrix(seed: int, role: int, dimension: int) -> NDArray[np.float64]:

@@ -53,10 +53,11 @@ def problem_id(spec: Mapping[str, Any]) -> str:
         Matches ``[a-z0-9_]+-[0-9a-f]{12}``; no floating point number appears in it.
     """
     law = spec["law"]
-    if "layer" in law:
+    if law["name"] == "pool":
         words = f"{law['model']['package']} layer {law['layer']}"
     else:
-        words = f"{law['name']} d{law['dimension']}"
+        # A law may know its dimension without being told.
+        words = f"{law['name']} d{law['dimension']}" if "dimension" in law else str(law["name"])
     return f"{slug(words + ' ' + spec['queries'])}-{digest(spec)}"
 
 

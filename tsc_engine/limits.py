@@ -33,12 +33,22 @@ def limit_arrays(problem: Problem) -> dict[str, NDArray[np.float64]]:
         ``mean`` (heads, dv), ``second_moment`` (heads, packed), ``mean_error`` and
         ``second_moment_error`` (heads,): absolute errors; ``horizon``, ``horizon_frobenius`` and
         ``log_diagonal_threshold`` (heads,), nan where the last is not defined.
+
+    Raises
+    ------
+    ValueError
+        If a moment is not finite.
     """
     if isinstance(problem.law, TokenLaw):
-        return _token_law(problem, problem.law)
-    if not isinstance(problem.law, RowLaw):
+        found = _token_law(problem, problem.law)
+    elif isinstance(problem.law, RowLaw):
+        found = _full_attention(problem, problem.law)
+    else:
         raise TypeError(f"the law {problem.law.name} is neither a token law nor a row law")
-    return _full_attention(problem, problem.law)
+    for name in ("mean", "second_moment"):
+        if not np.isfinite(found[name]).all():
+            raise ValueError(f"the limit's {name.replace('_', ' ')} is not finite")
+    return found
 
 
 def _token_law(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:

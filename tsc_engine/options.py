@@ -17,8 +17,10 @@ def _no_bool(value: Any) -> Any:
 Real = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 Positive = Annotated[float, BeforeValidator(_no_bool), Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, BeforeValidator(_no_bool), Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10**15)]
+Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=2**63)]
+#: Size of something that is held in memory as a matrix: a dimension, a width, a number of heads.
+Extent = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=10_000)]
 
 
 class Options(BaseModel):

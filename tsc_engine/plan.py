@@ -18,7 +18,7 @@ from tsc_engine.estimators import Estimator, ExactEstimator, Request
 from tsc_engine.identity import digest
 from tsc_engine.laws import TokenLaw
 from tsc_engine.options import Options
-from tsc_engine.plugins import source_file
+from tsc_engine.plugins import source_file, source_files
 from tsc_engine.problems import Problem
 from tsc_engine.study import CheckedStudy, Group
 
@@ -117,10 +117,29 @@ def block_size(group: Group, estimator: type[Estimator], request: Request, probl
     cost = estimator.capabilities.cost
     pairs = problem.heads * request.sizes[-1] ** 2
     width = problem.key_width + problem.value_width + 1
-    seconds = 1e-9 * pairs * (cost.per_pair + cost.per_product * width)
+    seconds = 1e-9 * pairs * max(cost.per_pair + cost.per_product * width, 1e-3)
     if request.dtype == "float32":
         seconds *= cost.float32_factor
     return min(LARGEST_BLOCK, power_of_two_below(JOB_SECONDS / seconds))
+
+
+def _memory_claim(
+    cls: type[Estimator], options: Options, problem: Problem, request: Request
+) -> int:
+    """Return an estimator's own claim; ValueError names the plugin if it cannot be had."""
+    try:
+        claim = cls(options).memory_bytes(problem, request)
+    except Exception as error:
+        raise ValueError(
+            f"estimators: {cls.name} ({source_file(cls)}) failed when asked for its memory: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if isinstance(claim, bool) or not isinstance(claim, int) or claim < 0:
+        raise ValueError(
+            f"estimators: {cls.name} ({source_file(cls)}) claims {claim!r} bytes of memory, "
+            "a whole number from 0 is expected"
+        )
+    return claim
 
 
 def _law_spec(options: Options, name: str) -> dict[str, Any]:
@@ -144,8 +163,12 @@ class Plan:
         self.problems = tuple(self._problems())
         doubles = [p.problem.id for p in self.problems]
         if len(set(doubles)) != len(doubles):
-            twice = sorted({name for name in doubles if doubles.count(name) > 1})
-            raise ValueError(f"the study lists a problem twice: {', '.join(twice)}")
+            twice = {name for name in doubles if doubles.count(name) > 1}
+            groups = sorted({p.group for p in self.problems if p.problem.id in twice})
+            raise ValueError(
+                f"problems: the study lists a problem twice, in the groups {', '.join(groups)}: "
+                f"{', '.join(sorted(twice))}"
+            )
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -196,24 +219,26 @@ class Plan:
         source = self._source(problem)
         sizes = tuple(group.sizes or self.study.sizes)
         replicates = group.replicates or self.study.replicates
-        law_file = source_file(law_class)
+        law_files = source_files(law_class)
         base: Job = {"problem": spec, "pool": source.path if source else None}
         limit = {
             **base,
-            "sources": roots.limit_sources(law_file),
+            "sources": roots.limit_sources(law_files),
             "pool_digest": source.job["digest"] if source else None,
         }
         limit["digest"] = digest(limit)
-        limit["plugin_folders"] = self.study.plugin_folders
         cells = tuple(
-            self._cell(group, problem, base, limit, law_file, sizes, replicates, position)
+            self._cell(group, problem, base, limit, law_files, sizes, replicates, position)
             for position in range(len(self.study.estimators))
         )
         rates: Job = {
             "problem": spec,
             "limit": limit["digest"],
-            "errors": [[cell.label, cell.errors["digest"]] for cell in cells],
-            "statistics": self.study.statistics,
+            "dimension": problem.dimension,
+            "heads": problem.heads,
+            # Sorted: the order in a study changes no number, only the order of the tables.
+            "errors": sorted([cell.label, cell.errors["digest"]] for cell in cells),
+            "statistics": sorted(self.study.statistics),
             "sizes": list(sizes),
             "epsilon": self.study.epsilon,
             "confidence": self.study.rates.confidence,
@@ -229,7 +254,7 @@ class Plan:
         problem: Problem,
         base: Job,
         limit: Job,
-        law_file: Path,
+        law_files: tuple[Path, ...],
         sizes: tuple[int, ...],
         replicates: int,
         position: int,
@@ -261,10 +286,9 @@ class Plan:
             "sizes": list(sizes),
             "moments": moments,
             "seed": None if exact else self.study.seed,
-            "sources": roots.estimate_sources(law_file, sampler, source_file(cls)),
+            "sources": roots.estimate_sources(law_files, sampler, source_files(cls)),
         }
         estimate["digest"] = digest(estimate)
-        estimate["plugin_folders"] = self.study.plugin_folders
         blocks: tuple[tuple[int, int], ...] = ((0, 0),)
         if not exact:
             block = block_size(group, cls, request, problem)
@@ -277,15 +301,18 @@ class Plan:
             "label": choice.shown_name,
             "exact": exact,
             "blocks": [list(block) for block in blocks],
-            "statistics": self.study.statistics,
-            "sources": roots.errors_sources(self.study.statistics),
+            "statistics": sorted(self.study.statistics),
+            "sources": roots.errors_sources(sorted(self.study.statistics)),
         }
         errors["digest"] = digest(errors)
-        estimator = cls(options)
         # An exact estimator draws no tokens; a batch is there twice while it is being stacked.
         width = 2 * problem.key_width + problem.value_width
         batch = 0 if exact else 16 * problem.heads * sizes[-1] * width
-        peak = batch + estimator.memory_bytes(problem, request)
+        peak = batch + _memory_claim(cls, options, problem, request)
+        if problem.is_pool:
+            # Rows of the pool that were read stay mapped: in the end about all of them.
+            law = problem.spec["law"]
+            peak += 12 * problem.heads * int(law["tokens"]) * problem.key_width
         return Cell(
             label=choice.shown_name,
             estimate=estimate,
@@ -312,8 +339,9 @@ class Plan:
         return errors_path(self.results, planned.problem.id, cell.label, cell.errors["digest"])
 
     def errors_paths(self, planned: PlannedProblem) -> list[str]:
-        """Paths of the errors records of a problem, estimator by estimator."""
-        return [self.errors_path(planned, cell) for cell in planned.cells]
+        """Paths of the errors records of a problem, in the order of its rates job."""
+        cells = sorted(planned.cells, key=lambda cell: cell.label)
+        return [self.errors_path(planned, cell) for cell in cells]
 
     def rates_path(self, planned: PlannedProblem) -> str:
         """Path of the rates of a problem."""
@@ -374,7 +402,7 @@ class Plan:
         """The job that gathers rates into tables."""
         job: Job = {
             "study": self.study.study,
-            "seed": self.study.seed,
+            "configuration": self.study.model_dump(mode="json"),
             "problems": [
                 {
                     "group": planned.group,
@@ -400,8 +428,8 @@ class Plan:
 
     @cached_property
     def report_digest(self) -> str:
-        """Digest of the sources of the report."""
-        return roots.report_sources()
+        """Digest of what makes the report: its sources and the tables."""
+        return digest([roots.report_sources(), self.summary["digest"]])
 
     def estimator_pattern(self, gpu: bool) -> str:
         """Return a pattern of the estimators whose jobs ask for a GPU, or of the others."""
@@ -413,6 +441,14 @@ class Plan:
         }
         # A pattern that matches nothing where there are none.
         return "|".join(sorted(labels)) or r"(?!)"
+
+    def described_jobs(self) -> Iterator[Job]:
+        """Return the description of every job but the tables', once each."""
+        for planned in self.problems:
+            yield from (planned.limit, planned.rates)
+            for cell in planned.cells:
+                yield from (cell.estimate, cell.errors)
+        yield from (source.job for source in self.sources.values())
 
     def jobs(self) -> int:
         """Return the number of jobs of the whole study, sources and report included."""
@@ -428,7 +464,8 @@ class Plan:
 
     def files(self) -> set[str]:
         """Paths of every addressed result that the study refers to."""
-        found: set[str] = set()
+        found = {f"{self.results}/plans/{self.summary['digest']}.json"}
+        found |= {f"{self.results}/plans/{job['digest']}.json" for job in self.described_jobs()}
         for planned in self.problems:
             found |= {self.limit_path(planned), self.rates_path(planned)}
             for cell in planned.cells:

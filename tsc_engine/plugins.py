@@ -23,8 +23,9 @@ from typing import Any
 import pluggy
 
 from tsc_engine import hookspecs
-from tsc_engine.estimators import Estimator, ExactEstimator, SamplingEstimator
-from tsc_engine.laws import Law
+from tsc_engine.digests import built_in_folder
+from tsc_engine.estimators import Capabilities, Estimator, ExactEstimator, SamplingEstimator
+from tsc_engine.laws import Law, TokenLaw
 from tsc_engine.options import Options
 
 ENTRY_POINTS = "tsc_engine.v1"
@@ -85,15 +86,10 @@ def source_file(cls: type) -> Path:
     return Path(inspect.getfile(cls)).resolve()
 
 
-def built_in_folder() -> Path:
-    """Return the folder of the built-in estimators: beside the engine, or the installed package."""
-    beside = _ENGINE.parent / "plugins"
-    if (beside / "numpy_cpu.py").is_file():
-        return beside
-    found = importlib.util.find_spec("tsc_plugins")
-    if found is None or not found.submodule_search_locations:
-        raise RuntimeError("the built-in plugins are missing: install the package again")
-    return Path(next(iter(found.submodule_search_locations)))
+def source_files(cls: type) -> tuple[Path, ...]:
+    """Return the files of a plugin class and of the plugin classes that it derives from."""
+    bases = (base for base in cls.__mro__ if base.__module__ not in {"builtins", "abc", "typing"})
+    return tuple(dict.fromkeys(source_file(base) for base in bases))
 
 
 def _stated_api(path: Path) -> str:
@@ -102,6 +98,8 @@ def _stated_api(path: Path) -> str:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise Fault(f"syntax error in line {error.lineno}: {error.msg}") from None
+    except (OSError, ValueError) as error:
+        raise Fault(f"the file cannot be read: {error}") from None
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == "TSC_API" for target in targets):
@@ -162,8 +160,8 @@ def _check_class(cls: Any, base: type, hook: str) -> None:
     if base is Estimator:
         if not issubclass(cls, SamplingEstimator | ExactEstimator):
             raise Fault(f"{cls.__name__} must derive from SamplingEstimator or ExactEstimator")
-        if getattr(cls, "capabilities", None) is None:
-            raise Fault(f"{cls.__name__}.capabilities is missing")
+        if not isinstance(getattr(cls, "capabilities", None), Capabilities):
+            raise Fault(f"{cls.__name__}.capabilities is missing or no Capabilities")
 
 
 def _collect(manager: pluggy.PluginManager, plugin: Plugin, module: ModuleType) -> None:
@@ -180,10 +178,14 @@ def _collect(manager: pluggy.PluginManager, plugin: Plugin, module: ModuleType) 
             continue
         try:
             classes = list(function())
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise Fault(f"{hook} failed: {_own_frames(error, plugin.source)}") from None
         for cls in classes:
             _check_class(cls, base, hook)
+            if base is Law and plugin.origin != "engine" and not issubclass(cls, TokenLaw):
+                raise Fault(f"{cls.__name__} must derive from TokenLaw")
         taken[hook] = classes
     if not any(taken.values()):
         raise Fault("no hook offers anything: mark tsc_estimators or tsc_laws with @hookimpl")
@@ -192,7 +194,7 @@ def _collect(manager: pluggy.PluginManager, plugin: Plugin, module: ModuleType) 
 
 def _files(folder: Path) -> Iterable[Path]:
     for path in sorted(folder.glob("*.py")):
-        if not path.name.startswith(("_", "template_")):
+        if path.is_file() and not path.name.startswith(("_", ".", "template_")):
             yield path
 
 
@@ -246,7 +248,8 @@ def load(folders: Sequence[Path] = ()) -> Registry:
             plugin.faults.append(str(fault))
         except Exception as error:
             plugin.faults.append(f"importing it failed: {type(error).__name__}: {error}")
-    for folder in folders:
+    places = {folder.resolve(): folder for folder in reversed(folders)}
+    for folder in reversed(places.values()):
         if not folder.is_dir():
             missing = Plugin(folder.name, "folder", str(folder))
             missing.faults.append("the folder does not exist")

@@ -84,9 +84,9 @@ class Problem:
     @property
     def key_width(self) -> int:
         """Width of a query and of a key."""
-        if self.is_pool:
-            return int(self.spec["law"]["model"]["width"])
-        return int(self.spec["law"]["dimension"])
+        if isinstance(self.law, TokenLaw):
+            return self.law.dimension
+        return int(self.spec["law"]["model"]["width"])
 
     @property
     def value_width(self) -> int:

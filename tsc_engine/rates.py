@@ -147,8 +147,9 @@ def _sample_complexity(
     if known.sum() < 2:
         return columns, ""
     found = float(fits.crossing(sizes[known], curve.error[known], target))
-    if found == -math.inf and known[0]:
-        return columns, "epsilon is reached before the smallest size"
+    if found == -math.inf:
+        first = "the smallest size" if known[0] else "the smallest size that is above the noise"
+        return columns, f"epsilon is reached before {first}"
     if not math.isfinite(found):
         where = "at the largest size" if known.all() else "where it can be told from noise"
         return columns, f"epsilon is not reached {where}"
@@ -176,12 +177,11 @@ def _theory(spec: Mapping[str, Any], statistic: str, horizon: float) -> Row:
 
 def _facts(spec: Mapping[str, Any], head: int) -> Row:
     law = spec["law"]
-    model = law.get("model")
+    pool = law["name"] == "pool"
     return {
         "law": law["name"],
-        "dimension": model["width"] if model else law["dimension"],
-        "model": model["package"] if model else None,
-        "layer": law.get("layer"),
+        "model": law["model"]["package"] if pool else None,
+        "layer": law["layer"] if pool else None,
         "head": head,
         "queries": spec["queries"],
         "sampler": spec["sampler"],
@@ -198,8 +198,8 @@ def rates(
     problem : str
         Id of the problem.
     job : mapping
-        The rates job (`tsc_engine.plan`): problem, statistics, sizes, epsilon, confidence,
-        resamples.
+        The rates job (`tsc_engine.plan`): problem, dimension, heads, statistics, sizes, epsilon,
+        confidence, resamples.
     records : sequence of (str, Record)
         Name of an estimator and its errors.
 
@@ -209,10 +209,9 @@ def rates(
         ``rows`` (one per head, estimator and statistic), ``curves`` (and size) and ``cells`` (one
         per estimator), as lists of dicts of JSON types; what is not known is None.
     """
-    spec = job["problem"]
     names: list[str] = list(job["statistics"])
     grid = np.array(job["sizes"], np.float64)
-    heads = int(spec["law"]["model"]["heads"]) if "model" in spec["law"] else 1
+    heads = int(job["heads"])
     tables: dict[str, list[Row]] = {"rows": [], "curves": [], "cells": []}
     for estimator, record in records:
         about = record.about
@@ -251,7 +250,7 @@ def _one(
     spec, confidence = job["problem"], job["confidence"]
     replicates = int(record.about["replicates"])
     row: Row = {"problem": problem, "estimator": estimator, "statistic": name}
-    row |= _facts(spec, head)
+    row |= _facts(spec, head) | {"dimension": job["dimension"]}
     row |= {"n_min": int(sizes[0]), "n_max": int(sizes[-1]), "sizes": len(sizes)}
     row |= {"replicates": replicates, "epsilon": job["epsilon"]}
     row |= {"outcome": record.outcome, "note": record.cause}

@@ -5,7 +5,7 @@ Registries, command line and report are outside: they change no number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tsc_engine.digests import engine_source, source_digest
@@ -16,15 +16,15 @@ def pool_sources() -> str:
     return source_digest([engine_source("pools"), engine_source("texts")])
 
 
-def limit_sources(law: Path) -> str:
-    """Return the digest of the sources of a limit, given the file of its law."""
-    return source_digest([engine_source("limits"), law])
+def limit_sources(law: Sequence[Path]) -> str:
+    """Return the digest of the sources of a limit, given the files of its law."""
+    return source_digest([engine_source("limits"), *law])
 
 
-def estimate_sources(law: Path, sampler: str, estimator: Path) -> str:
-    """Return the digest of the sources of an estimate, given its law, sampler and plugin."""
-    roots = [engine_source("estimates"), engine_source(f"samplers.{sampler}"), law, estimator]
-    return source_digest(roots)
+def estimate_sources(law: Sequence[Path], sampler: str, estimator: Sequence[Path]) -> str:
+    """Return the digest of the sources of an estimate, given sampler and plugin files."""
+    own = [engine_source("estimates"), engine_source(f"samplers.{sampler}")]
+    return source_digest([*own, *law, *estimator])
 
 
 def errors_sources(statistics: Iterable[str]) -> str:

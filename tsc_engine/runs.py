@@ -6,14 +6,17 @@ import fcntl
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tsc_engine.identity import canonical_json
 from tsc_engine.storage import write_text
-from tsc_engine.supervision import RUN_VARIABLE
+from tsc_engine.supervision import PLUGINS_VARIABLE, RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from tsc_engine.plan import Plan
+    from tsc_engine.plan import Job, Plan
+
+#: Characters of a job that are passed on a command line; Linux takes 128 KiB in one argument.
+LONGEST_ARGUMENT = 32_000
 
 #: Number of jobs beyond which a run is warned about.
 MANY_JOBS = 2000
@@ -36,9 +39,20 @@ def share_environment(engine: str | None) -> None:
             os.environ[variable] = os.pathsep.join([folder, *present])
 
 
-def plan_path(plan: Plan) -> str:
-    """Return where the description of the study's tables lies; it is too long for a command."""
-    return f"{plan.results}/plans/{plan.summary['digest']}.json"
+def share_plugin_folders(plan: Plan) -> None:
+    """Let the jobs of this run load plugins from the folders that the study names."""
+    os.environ[PLUGINS_VARIABLE] = os.pathsep.join(plan.study.plugin_folders)
+
+
+def plan_path(plan: Plan, job: Job) -> str:
+    """Return where a job lies that is too long for a command."""
+    return f"{plan.results}/plans/{job['digest']}.json"
+
+
+def job_argument(plan: Plan, job: Job) -> str:
+    """Return a job as an argument of a command: its JSON, or ``@`` and its file if that is long."""
+    text = canonical_json(job)
+    return text if len(text) < LONGEST_ARGUMENT else f"@{plan_path(plan, job)}"
 
 
 def lock(folder: Path) -> None:
@@ -79,21 +93,14 @@ def warnings(plan: Plan) -> list[str]:
 
 
 def begin(plan: Plan) -> None:
-    """Prepare the results folder at the start of a run: lock, configuration, plan of the tables.
-
-    Files of the same content are left alone.
-    """
-    import yaml
-
+    """Prepare the results folder at the start of a run: lock, and jobs too long for a command."""
     for warning in warnings(plan):
         print(f"warning: {warning}", file=sys.stderr)
     folder = Path(plan.results)
     lock(folder)
-    _write_once(Path(plan_path(plan)), canonical_json(plan.summary))
-    as_run: dict[str, Any] = plan.study.model_dump(mode="json")
-    _write_once(folder / "run_config.yaml", yaml.safe_dump(as_run, sort_keys=False))
-
-
-def _write_once(path: Path, text: str) -> None:
-    if not path.is_file() or path.read_text() != text:
-        write_text(path, text)
+    for job in (plan.summary, *plan.described_jobs()):
+        text = canonical_json(job)
+        path = Path(plan_path(plan, job))
+        needed = job is plan.summary or len(text) >= LONGEST_ARGUMENT
+        if needed and not (path.is_file() and path.read_text() == text):
+            write_text(path, text)

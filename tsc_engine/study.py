@@ -19,13 +19,14 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_v
 from pydantic.fields import FieldInfo
 
 from tsc_engine import samplers, statistics
-from tsc_engine.estimators import SamplingEstimator
-from tsc_engine.heads import HeadDirection
+from tsc_engine.estimators import ExactEstimator, SamplingEstimator
+from tsc_engine.heads import HeadDirection, Horizon
 from tsc_engine.laws import TokenLaw
-from tsc_engine.options import Count, Index, Options, Positive
+from tsc_engine.options import Count, Extent, Index, Options, Positive
 from tsc_engine.plugins import Registry, load
 
 NAME = r"^[a-z][a-z0-9_]*$"
+Replicates = Annotated[Count, Field(le=10**6)]
 SHA256 = r"^[0-9a-f]{64}$"
 
 
@@ -34,7 +35,7 @@ class Geometric(Options):
 
     first: Annotated[Count, Field(ge=2, description="smallest size")]
     last: Annotated[Count, Field(ge=2, description="largest size")]
-    count: Annotated[Count, Field(ge=2, description="number of sizes")]
+    count: Annotated[Count, Field(ge=2, le=1000, description="number of sizes")]
 
     def sizes(self) -> list[int]:
         """Return the sizes."""
@@ -86,7 +87,7 @@ class EstimatorChoice(Options):
 class Heads(HeadDirection):
     """The heads of a group of synthetic problems: one per horizon."""
 
-    horizons: list[Positive] = Field(min_length=1, description="wanted horizons H, a head for each")
+    horizons: list[Horizon] = Field(min_length=1, description="wanted horizons H, a head for each")
 
 
 class Group(Options):
@@ -103,8 +104,8 @@ class Group(Options):
     sampler: str = Field("iid", description="how rows are taken from a pool")
     temperature: Positive = Field(1.0, description="divisor of every score")
     sizes: Sizes | None = Field(None, description="sizes of this group, instead of the study's")
-    replicates: Count | None = Field(None, description="replicates, instead of the study's")
-    block_replicates: Count | None = Field(
+    replicates: Replicates | None = Field(None, description="replicates, instead of the study's")
+    block_replicates: Replicates | None = Field(
         None, description="replicates of one job, a power of two; from the cost models if not given"
     )
 
@@ -126,9 +127,9 @@ class Model(Options):
     package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the package")
     version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", description="exact version")
     sha256: str = Field(pattern=SHA256, description="sha256 of the wheel")
-    layers: Count = Field(description="number of layers; checked against the model")
-    heads: Count = Field(description="heads of a layer; checked against the model")
-    width: Count = Field(description="width of one head; checked against the model")
+    layers: Extent = Field(description="number of layers; checked against the model")
+    heads: Extent = Field(description="heads of a layer; checked against the model")
+    width: Extent = Field(description="width of one head; checked against the model")
 
 
 class Text(Options):
@@ -163,7 +164,7 @@ class Study(Options):
         Positive, Field(lt=10, description="wanted relative error, for which n(eps) is reported")
     ] = 0.1
     sizes: Sizes
-    replicates: Count = Field(32, description="draws of n_max tokens for each problem")
+    replicates: Replicates = Field(32, description="draws of n_max tokens for each problem")
     statistics: list[str] = Field(
         default_factory=lambda: ["mean", "covariance", "second_moment", "second_moment_bias"],
         min_length=1,
@@ -197,7 +198,10 @@ class Fault:
 
     def __str__(self) -> str:
         """Return ``path: value, what is allowed``."""
-        text = json.dumps(self.value, default=str)
+        try:
+            text = json.dumps(self.value, default=str)
+        except (TypeError, ValueError):
+            text = repr(self.value)
         shown = text if len(text) <= 60 else text[:57] + "..."
         return f"{self.path}: {shown}, {self.message}"
 
@@ -322,6 +326,7 @@ class _Readable:
     """The parts of a study that are right by themselves, so that they are checked in any case."""
 
     estimators: dict[int, EstimatorChoice]
+    raw_groups: list[Any]
     groups: dict[int, Group]
     models: dict[str, Model | None]
     texts: dict[str, Text | None]
@@ -344,6 +349,7 @@ class _Readable:
         default_statistics = Study.model_fields["statistics"].get_default(call_default_factory=True)
         return cls(
             {i: choice for i, choice in choices if choice is not None},
+            listed("problems"),
             {i: group for i, group in groups if group is not None},
             {str(name): _valid(Model, value) for name, value in named("models").items()},
             {str(name): _valid(Text, value) for name, value in named("texts").items()},
@@ -371,6 +377,12 @@ def _check_estimators(
                     message = f"its plugin {plugin.source} is broken: {'; '.join(plugin.faults)}"
             faults.append(Fault(_dotted((*at, "name")), choice.name, message))
             continue
+        if choice.label is not None and issubclass(cls, ExactEstimator):
+            message = "an exact estimator has no label: leave it out"
+            faults.append(Fault(_dotted((*at, "label")), choice.label, message))
+        elif choice.label != choice.name and choice.label in registry.estimators:
+            message = "this is the name of another estimator; choose another label"
+            faults.append(Fault(_dotted((*at, "label")), choice.label, message))
         if choice.shown_name in seen:
             faults.append(
                 Fault(_dotted((*at, "label")), choice.shown_name, "used twice; give each a label")
@@ -420,29 +432,25 @@ def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: l
 
 def _check_groups(study: _Readable, registry: Registry, faults: list[Fault]) -> tuple[Options, ...]:
     checked: list[Options] = []
-    seen: set[str] = set()
-    for index, group in study.groups.items():
-        at = f"problems[{index}]"
-        if group.group in seen:
-            faults.append(Fault(f"{at}.group", group.group, "another group has this name"))
-        seen.add(group.group)
-        if group.sampler not in samplers.available():
-            message = _unknown("sampler", group.sampler, samplers.available())
-            faults.append(Fault(f"{at}.sampler", group.sampler, message))
-        given = dict(group.law)
-        name = given.pop("name", None)
-        law = registry.laws.get(str(name))
-        if law is None:
-            message = _unknown("law", name, registry.laws)
-            faults.append(Fault(f"{at}.law.name", name, message))
+    seen: set[Any] = set()
+    for index, raw in enumerate(study.raw_groups):
+        if not isinstance(raw, Mapping):
             continue
-        try:
-            options = law.Options.model_validate(given)
-        except ValidationError as error:
-            faults.extend(_faults(error, law.Options, given, ("problems", index, "law")))
+        at = f"problems[{index}]"
+        name = raw.get("group")
+        if isinstance(name, str) and name in seen:
+            faults.append(Fault(f"{at}.group", name, "another group has this name"))
+        seen.add(name if isinstance(name, str) else index)
+        sampler = raw.get("sampler", "iid")
+        if isinstance(sampler, str) and sampler not in samplers.available():
+            message = _unknown("sampler", sampler, samplers.available())
+            faults.append(Fault(f"{at}.sampler", sampler, message))
+        options = _check_law(raw.get("law"), index, registry, faults)
+        group = study.groups.get(index)
+        if options is None or group is None:
             continue
         checked.append(options)
-        if issubclass(law, TokenLaw):
+        if issubclass(registry.laws[group.law["name"]], TokenLaw):
             if group.head is None:
                 faults.append(Fault(f"{at}.head", None, "this key is required for a token law"))
             elif len(set(group.head.horizons)) != len(group.head.horizons):
@@ -451,6 +459,24 @@ def _check_groups(study: _Readable, registry: Registry, faults: list[Fault]) -> 
         else:
             _check_pool(study, group, options, at, faults)
     return tuple(checked)
+
+
+def _check_law(raw: Any, index: int, registry: Registry, faults: list[Fault]) -> Options | None:
+    """Check a law by its own model, also in a group that has other faults."""
+    if not isinstance(raw, Mapping):
+        return None  # a fault of the group itself
+    given = {str(key): value for key, value in raw.items()}
+    name = given.pop("name", None)
+    law = registry.laws.get(str(name))
+    if law is None:
+        message = _unknown("law", name, registry.laws)
+        faults.append(Fault(f"problems[{index}].law.name", name, message))
+        return None
+    try:
+        return law.Options.model_validate(given)
+    except ValidationError as error:
+        faults.extend(_faults(error, law.Options, given, ("problems", index, "law")))
+        return None
 
 
 def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy:
@@ -491,6 +517,8 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
     except ValidationError as error:
         faults.extend(_faults(error, Study, config))
     for index, name in enumerate(readable_parts.statistics):
+        if name in readable_parts.statistics[:index]:
+            faults.append(Fault(f"statistics[{index}]", name, "listed twice"))
         if name not in statistics.available():
             message = _unknown("statistic", name, statistics.available())
             faults.append(Fault(f"statistics[{index}]", name, message))

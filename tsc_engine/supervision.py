@@ -12,6 +12,9 @@ INTERVAL = 0.5
 #: Process of the run; set where the workflow is read, so that jobs inherit it.
 RUN_VARIABLE = "TSC_RUN_PROCESS"
 
+#: Folders with plugins, separated as in PATH; set in the same place.
+PLUGINS_VARIABLE = "TSC_PLUGIN_FOLDERS"
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 

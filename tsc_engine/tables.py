@@ -100,8 +100,9 @@ def _errors_of(
 def gather(job: Mapping[str, Any], folder: Path) -> None:
     """Write the tables of a study.
 
-    ``summary`` and ``curves`` (CSV and parquet), ``cells`` (CSV), ``errors.parquet`` and
-    ``provenance.json`` appear in ``folder``. Rows are in the order of the study.
+    ``summary`` and ``curves`` (CSV and parquet), ``cells`` (CSV), ``errors.parquet``,
+    ``provenance.json`` and ``run_config.yaml`` appear in ``folder``. Rows are in the order of the
+    study.
 
     Parameters
     ----------
@@ -116,8 +117,23 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
         If a result is missing, damaged or made by something else.
     """
     import pandas as pd
+    import yaml
 
     study = job["study"]
+    configuration = job["configuration"]
+    estimators = [choice["label"] or choice["name"] for choice in configuration["estimators"]]
+    names = list(configuration["statistics"])
+
+    def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Sort the rows of one problem as the study lists estimators and statistics."""
+
+        def place(row: dict[str, Any]) -> tuple[int, int, int, int]:
+            statistic = names.index(row["statistic"]) if "statistic" in row else 0
+            estimator = estimators.index(row["estimator"])
+            return estimator, row.get("head", 0), statistic, row.get("size", 0)
+
+        return sorted(rows, key=place)
+
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     cells: list[dict[str, Any]] = []
@@ -127,14 +143,16 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
         path = folder / "rates" / f"{problem}~{made_by}.json"
         try:
             found = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
+            if found["digest"] != made_by:
+                raise ValueError(f"made by {found['digest']}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadRecord(
                 f"{path}: not a whole result file ({error}); delete it and run again"
             ) from error
         common = {"study": study, "group": planned["group"]}
-        rows += [common | row for row in found["rows"]]
-        curves += [common | row for row in found["curves"]]
-        cells += [common | row for row in found["cells"]]
+        rows += [common | row for row in in_order(found["rows"])]
+        curves += [common | row for row in in_order(found["curves"])]
+        cells += [common | row for row in in_order(found["cells"])]
         for cell in planned["cells"]:
             name = f"{cell['estimator']}~{cell['errors']}.npz"
             errors += _errors_of(study, problem, cell, folder / "errors" / problem / name)
@@ -151,6 +169,21 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "cells.csv", cell_frame.to_csv(index=False, lineterminator="\n"))
     write_text(folder / "provenance.json", json.dumps(provenance(job), indent=1, sort_keys=True))
     _write(summary_frame, folder / "summary")
+    as_run = yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True)
+    write_text(folder / "run_config.yaml", as_run)
+
+
+def mark(path: Path) -> None:
+    """Say in a file's name what the unnamed files beside its folder were made of.
+
+    ``summary.csv`` and ``report.html`` keep their names when their content changes. The mark's
+    name holds the digest of what made them, and there is only one of a kind: so that a run knows
+    that they are of another plan also where Snakemake's own memory is gone.
+    """
+    kind = path.name.split("~")[0]
+    for other in path.parent.glob(f"{kind}~*"):
+        other.unlink()
+    write_text(path, "")
 
 
 def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +204,7 @@ def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": versions,
-        "seed": job["seed"],
+        "seed": job["configuration"]["seed"],
         "problems": len(job["problems"]),
         "digests": {
             planned["problem"]: {

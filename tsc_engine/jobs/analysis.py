@@ -38,9 +38,10 @@ def make_rates(job: Job, problem: str, errors: list[Path], output: Path) -> None
     write_text(output, json.dumps(found, sort_keys=True, allow_nan=False))
 
 
-def make_tables(job: Job, folder: Path) -> None:
-    """Gather the tables of a study."""
+def make_tables(job: Job, folder: Path, made: Path) -> None:
+    """Gather the tables of a study; the mark ``made`` is written last."""
     check_sources(job, roots.tables_sources())
-    from tsc_engine.tables import gather
+    from tsc_engine.tables import gather, mark
 
     gather(job, folder)
+    mark(made)

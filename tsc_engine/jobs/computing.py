@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 import time
@@ -12,14 +13,17 @@ from typing import Any
 from tsc_engine import roots
 from tsc_engine.jobs import Job, check_sources, rows_path
 from tsc_engine.laws import Law, RowLaw
-from tsc_engine.plugins import Registry, load, source_file
+from tsc_engine.plugins import Registry, load, source_files
 from tsc_engine.problems import Problem
 from tsc_engine.samplers import sampler
 from tsc_engine.storage import Record, read_record, write_record
+from tsc_engine.supervision import PLUGINS_VARIABLE
 
 
-def _registry(job: Job) -> Registry:
-    return load([Path(folder) for folder in job.get("plugin_folders", [])])
+def _registry() -> Registry:
+    # Not a part of the job: a folder that is added changes no number of the others.
+    folders = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
+    return load([Path(folder) for folder in folders if folder])
 
 
 def _law_class(job: Job, registry: Registry) -> type[Law]:
@@ -57,9 +61,9 @@ def _peak_mb() -> float:
 
 def make_limit(job: Job, output: Path) -> None:
     """Compute the limit of a problem."""
-    registry = _registry(job)
+    registry = _registry()
     law = _law_class(job, registry)
-    check_sources(job, roots.limit_sources(source_file(law)))
+    check_sources(job, roots.limit_sources(source_files(law)))
     from tsc_engine.limits import limit_arrays
 
     about: dict[str, Any] = {"problem": job["problem"]}
@@ -68,6 +72,11 @@ def make_limit(job: Job, output: Path) -> None:
         record = Record(job["digest"], arrays=limit_arrays(_problem(job, law)), about=about)
     except _PoolMissing as error:
         record = Record(job["digest"], "failed", str(error), about=about)
+    except OSError:
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        record = Record(job["digest"], "failed", cause, about=about)
     about |= {"seconds": time.perf_counter() - started, "peak_mb": _peak_mb()}
     write_record(output, record)
 
@@ -76,10 +85,12 @@ def make_estimate(
     job: Job, first: int, last: int, output: Path, progress: Callable[[int, int], None]
 ) -> None:
     """Compute the estimates of one block of replicates."""
-    registry = _registry(job)
+    registry = _registry()
     law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
     spec = job["problem"]
-    check_sources(job, roots.estimate_sources(source_file(law), spec["sampler"], source_file(cls)))
+    check_sources(
+        job, roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
+    )
     from tsc_engine.estimates import estimate
     from tsc_engine.estimators import Request
 

@@ -65,6 +65,8 @@ def make_pool(job: Job, model_record: Path, token: str, output: Path) -> None:
         record = Record(job["digest"], about=about)
     except _Unavailable as error:
         record = Record(job["digest"], "failed", str(error), about=about)
+        # The rule promises rows; nobody reads them when the record says that there are none.
+        write_text(rows_path(output), "")
     write_record(output, record)
 
 

@@ -13,7 +13,7 @@ from tsc_engine.covariances import Covariance, Identity, covariance_matrix
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.horizons import covariance_root
 from tsc_engine.laws import Law, LimitMoments, TokenLaw
-from tsc_engine.options import Count, Options, Real
+from tsc_engine.options import Extent, Options, Real
 from tsc_engine.row_maps import map_rows
 
 TSC_API = "1.0"
@@ -22,7 +22,7 @@ TSC_API = "1.0"
 class GaussianOptions(Options):
     """Options of the law ``gaussian``."""
 
-    dimension: Count = Field(description="dimension d of a token")
+    dimension: Extent = Field(description="dimension d of a token")
     covariance: Covariance = Field(
         default_factory=lambda: Identity(family="identity", scale=1.0),
         description="covariance family and its parameters",

@@ -45,6 +45,8 @@ class Moments:
         import array_api_compat
 
         xp = array_api_compat.array_namespace(outputs)
+        if not xp.isdtype(outputs.dtype, "real floating"):
+            raise ValueError(f"outputs are {outputs.dtype}, real floating-point is expected")
         outputs = xp.astype(outputs, xp.float64)
         sums = self._sums[size_index]
         new = {}

@@ -18,7 +18,13 @@ from snakemake.exceptions import WorkflowError
 from tsc_engine.identity import canonical_json
 from tsc_engine.jobs.sources import retry_token
 from tsc_engine.plan import Plan
-from tsc_engine.runs import begin, plan_path, share_environment
+from tsc_engine.runs import (
+    begin,
+    job_argument,
+    plan_path,
+    share_environment,
+    share_plugin_folders,
+)
 from tsc_engine.study import load_study
 
 share_environment(sys.path[0] if sys.path[0] == ENGINE else None)
@@ -28,13 +34,15 @@ try:
 except ValueError as faults:
     raise WorkflowError(str(faults))
 
+share_plugin_folders(PLAN)
 RESULTS = PLAN.results
 LOGS = f"logs/{PLAN.study.study}"
 
 
 def model_record(job):
     model = job["law"]["model"]
-    return f"resources/models/{model['package'].lower()}-{model['version']}.json"
+    name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
+    return f"resources/models/{name}.json"
 
 
 MODELS = {model_record(source.job): source.job["law"]["model"] for source in PLAN.sources.values()}

@@ -9,7 +9,7 @@ rule estimate:
     wildcard_constraints:
         estimator=PLAN.estimator_pattern(gpu=False),
     params:
-        job=lambda w: canonical_json(estimate_cell(w).estimate),
+        job=lambda w: job_argument(PLAN, estimate_cell(w).estimate),
     threads: lambda w: estimate_cell(w).threads
     resources:
         mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,

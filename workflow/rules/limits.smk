@@ -7,7 +7,7 @@ rule limit:
     output:
         f"{RESULTS}/limits/{{problem}}~{{made_by}}.npz",
     params:
-        job=lambda w: canonical_json(PLAN.limit_of(w.problem, w.made_by).limit),
+        job=lambda w: job_argument(PLAN, PLAN.limit_of(w.problem, w.made_by).limit),
     resources:
         mem_mb=lambda w, attempt: attempt * PLAN.limit_of(w.problem, w.made_by).limit_memory_mib,
         runtime=lambda w, attempt: 60 * attempt,

@@ -8,7 +8,7 @@ rule errors:
     output:
         f"{RESULTS}/errors/{{problem}}/{{estimator}}~{{made_by}}.npz",
     params:
-        job=lambda w: canonical_json(errors_cell(w)[1].errors),
+        job=lambda w: job_argument(PLAN, errors_cell(w)[1].errors),
     resources:
         mem_mb=lambda w, attempt: 1000 * attempt,
         runtime=lambda w, attempt: 10 * attempt,
@@ -27,7 +27,7 @@ rule rates:
     output:
         f"{RESULTS}/rates/{{problem}}~{{made_by}}.json",
     params:
-        job=lambda w: canonical_json(PLAN.rates_of(w.problem, w.made_by).rates),
+        job=lambda w: job_argument(PLAN, PLAN.rates_of(w.problem, w.made_by).rates),
         code=lambda w: PLAN.rates_of(w.problem, w.made_by).rates["sources"],
     resources:
         mem_mb=lambda w, attempt: 1000 * attempt,

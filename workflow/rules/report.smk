@@ -12,8 +12,10 @@ rule tables:
         f"{RESULTS}/cells.csv",
         f"{RESULTS}/errors.parquet",
         f"{RESULTS}/provenance.json",
+        f"{RESULTS}/run_config.yaml",
+        mark=f"{RESULTS}/made/tables~{PLAN.summary['digest']}",
     params:
-        plan=plan_path(PLAN),
+        plan=plan_path(PLAN, PLAN.summary),
         folder=lambda w, output: str(Path(output[0]).parent),
         code=PLAN.summary["digest"],
     resources:
@@ -25,21 +27,23 @@ rule tables:
     conda:
         "../../envs/report.yaml"
     shell:
-        "exec python -m tsc_engine job tables --plan {params.plan:q} --folder {params.folder:q} > {log:q} 2>&1"
+        "exec python -m tsc_engine job tables --plan {params.plan:q} --folder {params.folder:q}"
+        " --mark {output.mark:q} > {log:q} 2>&1"
 
 
 rule report:
     input:
         rules.tables.output,
     output:
-        report(
+        page=report(
             f"{RESULTS}/report.html",
             category="Token sample complexity",
             labels={"study": PLAN.study.study},
         ),
+        figures=directory(f"{RESULTS}/figures"),
+        mark=f"{RESULTS}/made/report~{PLAN.report_digest}",
     params:
         folder=lambda w, output: str(Path(output[0]).parent),
-        figures=lambda w, output: str(Path(output[0]).parent / "figures"),
         code=PLAN.report_digest,
     resources:
         mem_mb=lambda w, attempt: 2000 * attempt,
@@ -50,5 +54,5 @@ rule report:
     conda:
         "../../envs/report.yaml"
     shell:
-        "exec python -m tsc_engine job report --folder {params.folder:q} --figures {params.figures:q}"
-        " --output {output:q} > {log:q} 2>&1"
+        "exec python -m tsc_engine job report --folder {params.folder:q} --figures {output.figures:q}"
+        " --output {output.page:q} --mark {output.mark:q} > {log:q} 2>&1"

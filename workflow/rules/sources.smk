@@ -22,9 +22,10 @@ rule pool:
     input:
         model=lambda w: model_record(PLAN.sources[w.pool, w.made_by].job),
     output:
-        "resources/pools/{pool}~{made_by}.npz",
+        record="resources/pools/{pool}~{made_by}.npz",
+        rows="resources/pools/{pool}~{made_by}.npy",
     params:
-        job=lambda w: canonical_json(PLAN.sources[w.pool, w.made_by].job),
+        job=lambda w: job_argument(PLAN, PLAN.sources[w.pool, w.made_by].job),
         token=lambda w: retry_token(Path(f"resources/pools/{w.pool}~{w.made_by}.npz")),
     resources:
         mem_mb=lambda w, attempt: 2500 * attempt,
@@ -37,4 +38,4 @@ rule pool:
         "../../envs/models.yaml"
     shell:
         "exec python -m tsc_engine job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
-        " --output {output:q} > {log:q} 2>&1"
+        " --output {output.record:q} > {log:q} 2>&1"
