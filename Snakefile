@@ -27,5 +27,7 @@ rule all:
     default_target: True
     localrule: True
     input:
+        rules.tables.input.mark,
+        rules.report.input.mark,
         rules.tables.output,
         rules.report.output,

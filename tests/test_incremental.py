@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import time
 
 import pytest
 import yaml
-from conftest import TINY, Clone
+from conftest import ROOT, TINY, Clone
 
 pytestmark = pytest.mark.workflow
 
@@ -47,23 +48,23 @@ def test_study_reordered_and_commented(clone: Clone) -> None:
 def test_plugin_edited(clone: Clone) -> None:
     _append(clone, "plugins/numpy_cpu.py")
     expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_limits_edited(clone: Clone) -> None:
     _append(clone, "tsc_engine/limits.py")
     expected = {"limit": PROBLEMS, "errors": 2 * PROBLEMS, "rates": PROBLEMS}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_rates_edited(clone: Clone) -> None:
     _append(clone, "tsc_engine/rates.py")
-    assert clone.planned() == {"rates": PROBLEMS, "tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == {"rates": PROBLEMS, "mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_report_edited(clone: Clone) -> None:
     _append(clone, "tsc_engine/report.py")
-    assert clone.planned() == {"report": 1, "all": 1}
+    assert clone.planned() == {"mark": 1, "report": 1, "all": 1}
 
 
 def test_command_line_and_registry_edited(clone: Clone) -> None:
@@ -82,7 +83,7 @@ def test_law_file_added(clone: Clone) -> None:
 def test_one_law_edited(clone: Clone) -> None:
     _append(clone, "dropins/segment_law.py")
     expected = {"limit": 1, "estimate": 3, "errors": 2, "rates": 1}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_other_law_edited(clone: Clone) -> None:
@@ -95,7 +96,7 @@ def test_other_law_edited(clone: Clone) -> None:
 def test_replicates_raised(clone: Clone) -> None:
     clone.write_study(_changed(replicates=8))
     expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_horizon_added(clone: Clone) -> None:
@@ -103,7 +104,7 @@ def test_horizon_added(clone: Clone) -> None:
     study["problems"][0]["head"]["horizons"] = [2.0, 0.5, 1.0]
     clone.write_study(study)
     expected = {"limit": 2, "estimate": 6, "errors": 4, "rates": 2}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_law_added_to_the_study(clone: Clone) -> None:
@@ -112,13 +113,13 @@ def test_law_added_to_the_study(clone: Clone) -> None:
     study["problems"].insert(0, group | {"head": {"horizons": [1.0]}, "block_replicates": 2})
     clone.write_study(study)
     expected = {"limit": 1, "estimate": 3, "errors": 2, "rates": 1}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_estimator_added_by_name(clone: Clone) -> None:
     clone.write_study(_changed(estimators=[{"name": "plain_softmax"}, *TINY["estimators"]]))
     expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
-    assert clone.planned() == expected | {"tables": 1, "report": 1, "all": 1}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
 
 
 def test_estimator_dropped_into_the_built_in_folder(clone: Clone) -> None:
@@ -138,14 +139,67 @@ def test_edit_run_revert_computes_nothing_twice(clone: Clone) -> None:
     _append(clone, "plugins/numpy_cpu.py")
     clone.snakemake("--cores", "2")
     path.write_bytes(original)
-    assert set(clone.planned()) == {"tables", "report", "all"}
+    assert set(clone.planned()) == {"mark", "tables", "report", "all"}
 
 
 def test_results_copied_without_metadata(clone: Clone) -> None:
-    import shutil
-
     shutil.rmtree(clone.folder / ".snakemake")
     assert clone.planned() == {}
+
+
+def test_a_change_is_seen_without_metadata(clone: Clone) -> None:
+    shutil.rmtree(clone.folder / ".snakemake")
+    clone.write_study(_changed(epsilon=0.5))
+    assert clone.planned() == {"rates": PROBLEMS, "mark": 2, "tables": 1, "report": 1, "all": 1}
+    clone.write_study(TINY)
+    _append(clone, "plugins/numpy_cpu.py")
+    expected = {"estimate": 2 * PROBLEMS, "errors": PROBLEMS, "rates": PROBLEMS}
+    assert clone.planned() == expected | {"mark": 2, "tables": 1, "report": 1, "all": 1}
+    clone.snakemake("--cores", "2")
+    # The tables are of the edited plugin now: going back makes them anew.
+    shutil.rmtree(clone.folder / ".snakemake")
+    shutil.copy2(ROOT / "plugins/numpy_cpu.py", clone.folder / "plugins/numpy_cpu.py")
+    assert clone.planned() == {"mark": 2, "tables": 1, "report": 1, "all": 1}
+
+
+@pytest.mark.parametrize("name", ["summary.csv", "errors.parquet", "run_config.yaml", "figures"])
+def test_a_deleted_output_comes_back(clone: Clone, name: str) -> None:
+    path = clone.folder / "results/tiny" / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert clone.planned().get("report") == 1
+
+
+def test_lists_reordered(clone: Clone) -> None:
+    order = ["second_moment_bias", "mean", "second_moment", "covariance"]
+    study = _changed(estimators=TINY["estimators"][::-1], statistics=order)
+    study["problems"] = study["problems"][::-1]
+    clone.write_study(study)
+    assert clone.planned() == {"mark": 2, "tables": 1, "report": 1, "all": 1}
+
+
+def test_plugin_folder_added(clone: Clone) -> None:
+    (clone.folder / "more").mkdir()
+    clone.write_study(_changed(plugin_folders=["dropins", "more"]))
+    # The study as run is shown in the report; no number is computed again.
+    assert clone.planned() == {"mark": 2, "tables": 1, "report": 1, "all": 1}
+
+
+def test_a_plugin_that_derives_from_an_edited_one(clone: Clone) -> None:
+    (clone.folder / "dropins/derived.py").write_text(
+        "from tsc_engine.hookspecs import hookimpl\n"
+        "from tsc_plugins.numpy_cpu import NumpyCpu\n\n"
+        'TSC_API = "1.0"\n\n\n'
+        "class Derived(NumpyCpu):\n"
+        '    name = "derived"\n\n\n'
+        "@hookimpl\n"
+        "def tsc_estimators():\n"
+        "    return [Derived]\n"
+    )
+    clone.write_study(_changed(estimators=[{"name": "derived"}]))
+    clone.snakemake("--cores", "2")
+    assert clone.planned() == {}
+    _append(clone, "plugins/numpy_cpu.py")
+    assert clone.planned()["estimate"] == 2 * PROBLEMS
 
 
 def test_results_of_another_study_are_kept_apart(clone: Clone) -> None:

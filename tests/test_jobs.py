@@ -20,6 +20,7 @@ from tsc_engine.jobs.sources import make_pool, retry_token
 from tsc_engine.plan import Plan, power_of_two_below
 from tsc_engine.storage import Record, read_record, write_record
 from tsc_engine.study import load_study
+from tsc_engine.supervision import PLUGINS_VARIABLE
 
 TESTS = Path(__file__).parent
 
@@ -29,7 +30,7 @@ def plan(**changes: object) -> Plan:
 
 
 def test_a_job_refuses_sources_that_changed_since_it_was_planned(tmp_path: Path) -> None:
-    job = plan().problems[0].limit | {"plugin_folders": []}
+    job = plan().problems[0].limit
     output = tmp_path / "limit.npz"
     make_limit(job, output)
     assert read_record(output, job["digest"]).outcome == "ok"
@@ -158,3 +159,73 @@ def test_a_second_process_cannot_take_the_lock(tmp_path: Path) -> None:
         check=True,
     )
     assert f"another run (process {os.getpid()}) is working in" in done.stdout
+
+
+def test_a_law_that_fails_is_a_recorded_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (TESTS / "dropins" / "segment_law.py").read_text()
+    broken = source.replace(
+        "nodes, weights =", "raise ArithmeticError('no limit')\n        nodes, weights ="
+    )
+    (tmp_path / "segment_law.py").write_text(broken)
+    found = Plan(load_study(copy.deepcopy(TINY) | {"plugin_folders": [str(tmp_path)]}, TESTS))
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(tmp_path))
+    output = tmp_path / "limit.npz"
+    make_limit(found.problems[-1].limit, output)
+    record = read_record(output)
+    assert (record.outcome, record.cause) == ("failed", "ArithmeticError: no limit")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return -1", "claims -1 bytes"),
+        ("return 1.5", "claims 1.5 bytes"),
+        ("return {}['x']", "failed when asked for its memory: KeyError"),
+    ],
+)
+def test_a_plugin_that_fails_while_planning_is_named(tmp_path: Path, body: str, says: str) -> None:
+    source = (TESTS / "dropins" / "plain_softmax.py").read_text()
+    method = f"    def memory_bytes(self, problem, request):\n        {body}\n\n    def attend"
+    (tmp_path / "mine.py").write_text(source.replace("    def attend", method))
+    study = copy.deepcopy(TINY) | {
+        "plugin_folders": [str(tmp_path)],
+        "estimators": [{"name": "plain_softmax"}],
+        "problems": TINY["problems"][:1],
+    }
+    with pytest.raises(ValueError, match="plain_softmax") as caught:
+        Plan(load_study(study, TESTS))
+    assert says in str(caught.value)
+
+
+def test_a_long_job_goes_through_a_file(tmp_path: Path) -> None:
+    matrix = [[float(row == column) for column in range(100)] for row in range(100)]
+    study = copy.deepcopy(TINY)
+    law = {"name": "gaussian", "dimension": 100}
+    law |= {"covariance": {"family": "matrix", "values": matrix}}
+    study["problems"] = [study["problems"][0] | {"law": law}]
+    large = Plan(load_study(study, TESTS), results=str(tmp_path / "results"))
+    job = large.problems[0].limit
+    argument = runs.job_argument(large, job)
+    assert argument.startswith("@")
+    runs.begin(large)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tsc_engine",
+            "job",
+            "limit",
+            "--job",
+            argument,
+            "--output",
+            str(tmp_path / "limit.npz"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_record(tmp_path / "limit.npz", job["digest"]).outcome == "ok"
+    assert runs.job_argument(plan(), plan().problems[0].limit).startswith("{")

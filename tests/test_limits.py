@@ -10,6 +10,7 @@ import pytest
 
 from tsc_engine import samplers
 from tsc_engine.horizons import horizon, log_diagonal_threshold
+from tsc_engine.laws import LimitMoments
 from tsc_engine.laws.gaussian import Gaussian, GaussianOptions
 from tsc_engine.laws.pool import Pool
 from tsc_engine.limits import limit_arrays
@@ -164,3 +165,11 @@ def test_gaussian_draws_have_the_law_s_moments() -> None:
     assert (deviation <= 6 * np.sqrt(np.diag(law.covariance()) / count) + 1e-12).all()
     covariance = np.cov(tokens, rowvar=False)
     np.testing.assert_allclose(covariance, law.covariance(), atol=6 * 4 * np.sqrt(2 / count))
+
+
+def test_a_limit_that_is_not_finite_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = gaussian_problem(2, 1.0)
+    nowhere = LimitMoments(np.full(2, np.nan), np.eye(2), 0.0)
+    monkeypatch.setattr(type(problem.law), "limit", lambda self, score, value: nowhere)
+    with pytest.raises(ValueError, match="the limit's mean is not finite"):
+        limit_arrays(problem)

@@ -217,7 +217,7 @@ def test_report_makes_no_request(smoke: Clone) -> None:
 
 def test_figures_are_written(smoke: Clone) -> None:
     figures = smoke.folder / "results/smoke/figures"
-    names = {path.stem for path in figures.iterdir()}
+    names = {path.stem for path in figures.glob("*.svg")}
     assert names
     for name in names:
         assert (figures / f"{name}.svg").read_text().lstrip().startswith("<svg")
@@ -229,8 +229,9 @@ def test_provenance_and_configuration_are_kept(smoke: Clone) -> None:
     provenance = json.loads((folder / "provenance.json").read_text())
     assert provenance["versions"]["numpy"] == np.__version__
     assert yaml.safe_load((folder / "run_config.yaml").read_text())["study"] == "smoke"
-    (plan,) = (folder / "plans").iterdir()
-    assert plan.stem == provenance["plan"]
+    assert (folder / "plans" / f"{provenance['plan']}.json").is_file()
+    assert (folder / "made" / f"tables~{provenance['plan']}").is_file()
+    assert provenance["seed"] == 7
 
 
 def test_again_there_is_nothing_to_do(smoke: Clone, summary: pd.DataFrame) -> None:

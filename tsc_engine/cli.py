@@ -308,26 +308,31 @@ def job_rates(job: dict[str, Any], problem: str, output: Path, errors: tuple[Pat
 @job_group.command("tables")
 @click.option("--plan", required=True, type=_PATHS, help="the summary job, a JSON file")
 @click.option("--folder", required=True, type=_PATHS)
-@click.option("--mark", required=True, type=_PATHS, help="written last, named by what was made")
-def job_tables(plan: Path, folder: Path, mark: Path) -> None:
+def job_tables(plan: Path, folder: Path) -> None:
     """Gather the tables of a study."""
     from tsc_engine.jobs.analysis import make_tables
 
-    make_tables(json.loads(plan.read_text()), folder, mark)
+    make_tables(json.loads(plan.read_text()), folder)
 
 
 @job_group.command("report")
 @click.option("--folder", required=True, type=_PATHS)
 @click.option("--figures", required=True, type=_PATHS)
-@click.option("--mark", required=True, type=_PATHS, help="written last, named by what was made")
 @_OUTPUT
-def job_report(folder: Path, figures: Path, output: Path, mark: Path) -> None:
+def job_report(folder: Path, figures: Path, output: Path) -> None:
     """Write the report of a study and its figures."""
     from tsc_engine.report import write_report
-    from tsc_engine.tables import mark as write_mark
 
     write_report(folder, output, figures)
-    write_mark(mark)
+
+
+@job_group.command("mark")
+@_OUTPUT
+def job_mark(output: Path) -> None:
+    """Write the mark of what tables or report are made of, in place of an older one."""
+    from tsc_engine.storage import mark
+
+    mark(output)
 
 
 def _serial(threads: int) -> None:

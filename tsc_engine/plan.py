@@ -460,7 +460,7 @@ class Plan:
             for planned in self.problems
             if planned.source is not None
         }
-        return per_problem + len(self.sources) + len(models) + 3
+        return per_problem + len(self.sources) + len(models) + 5
 
     def files(self) -> set[str]:
         """Paths of every addressed result that the study refers to."""

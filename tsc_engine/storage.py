@@ -92,6 +92,18 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def mark(path: Path) -> None:
+    """Write an empty file whose name ``<kind>~<digest>`` says what other files are made of.
+
+    ``summary.csv`` and ``report.html`` keep their names when their content changes. There is one
+    mark of a kind: going back to an older plan makes its mark anew, and so what depends on it.
+    """
+    kind = path.name.split("~")[0]
+    for other in path.parent.glob(f"{kind}~*"):
+        other.unlink()
+    write_text(path, "")
+
+
 def write_record(path: Path, record: Record) -> None:
     """Write a record atomically (see the module's description)."""
     document = {

@@ -173,19 +173,6 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
     write_text(folder / "run_config.yaml", as_run)
 
 
-def mark(path: Path) -> None:
-    """Say in a file's name what the unnamed files beside its folder were made of.
-
-    ``summary.csv`` and ``report.html`` keep their names when their content changes. The mark's
-    name holds the digest of what made them, and there is only one of a kind: so that a run knows
-    that they are of another plan also where Snakemake's own memory is gone.
-    """
-    kind = path.name.split("~")[0]
-    for other in path.parent.glob(f"{kind}~*"):
-        other.unlink()
-    write_text(path, "")
-
-
 def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return where, when and with what the tables were made, as JSON types."""
     versions = {"python": platform.python_version()}

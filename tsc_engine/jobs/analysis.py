@@ -38,10 +38,9 @@ def make_rates(job: Job, problem: str, errors: list[Path], output: Path) -> None
     write_text(output, json.dumps(found, sort_keys=True, allow_nan=False))
 
 
-def make_tables(job: Job, folder: Path, made: Path) -> None:
-    """Gather the tables of a study; the mark ``made`` is written last."""
+def make_tables(job: Job, folder: Path) -> None:
+    """Gather the tables of a study."""
     check_sources(job, roots.tables_sources())
-    from tsc_engine.tables import gather, mark
+    from tsc_engine.tables import gather
 
     gather(job, folder)
-    mark(made)

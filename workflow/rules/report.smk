@@ -1,9 +1,26 @@
-# Tables of the whole study and the report.
+# Tables of the whole study and the report. Their files keep their names when what makes them changes;
+# a mark, named by the digest of what makes them, tells a run that they are of another plan also where
+# Snakemake's own memory of them is gone.
+
+
+rule mark:
+    output:
+        f"{RESULTS}/made/{{kind}}~{{made_by}}",
+    wildcard_constraints:
+        kind="tables|report",
+    localrule: True
+    log:
+        f"{LOGS}/mark/{{kind}}~{{made_by}}.log",
+    conda:
+        "../../envs/report.yaml"
+    shell:
+        "exec python -m tsc_engine job mark --output {output:q} > {log:q} 2>&1"
 
 
 rule tables:
     input:
-        [PLAN.rates_path(planned) for planned in PLAN.problems],
+        mark=f"{RESULTS}/made/tables~{PLAN.summary['digest']}",
+        rates=[PLAN.rates_path(planned) for planned in PLAN.problems],
     output:
         f"{RESULTS}/summary.csv",
         f"{RESULTS}/summary.parquet",
@@ -13,7 +30,6 @@ rule tables:
         f"{RESULTS}/errors.parquet",
         f"{RESULTS}/provenance.json",
         f"{RESULTS}/run_config.yaml",
-        mark=f"{RESULTS}/made/tables~{PLAN.summary['digest']}",
     params:
         plan=plan_path(PLAN, PLAN.summary),
         folder=lambda w, output: str(Path(output[0]).parent),
@@ -28,12 +44,13 @@ rule tables:
         "../../envs/report.yaml"
     shell:
         "exec python -m tsc_engine job tables --plan {params.plan:q} --folder {params.folder:q}"
-        " --mark {output.mark:q} > {log:q} 2>&1"
+        " > {log:q} 2>&1"
 
 
 rule report:
     input:
-        rules.tables.output,
+        mark=f"{RESULTS}/made/report~{PLAN.report_digest}",
+        tables=rules.tables.output,
     output:
         page=report(
             f"{RESULTS}/report.html",
@@ -41,7 +58,6 @@ rule report:
             labels={"study": PLAN.study.study},
         ),
         figures=directory(f"{RESULTS}/figures"),
-        mark=f"{RESULTS}/made/report~{PLAN.report_digest}",
     params:
         folder=lambda w, output: str(Path(output[0]).parent),
         code=PLAN.report_digest,
@@ -55,4 +71,4 @@ rule report:
         "../../envs/report.yaml"
     shell:
         "exec python -m tsc_engine job report --folder {params.folder:q} --figures {output.figures:q}"
-        " --output {output.page:q} --mark {output.mark:q} > {log:q} 2>&1"
+        " --output {output.page:q} > {log:q} 2>&1"
