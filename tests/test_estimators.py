@@ -124,12 +124,14 @@ def test_numpy_works_without_torch() -> None:
         "assert found['mean'].shape == (2, 1, 2, 2)\n"
     )
     tests = Path(__file__).parent
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
-        check=True,
+        capture_output=True,
+        text=True,
         cwd=tests,
         env={"PYTHONPATH": f"{tests}:{tests.parent}", "PATH": ""},
     )
+    assert done.returncode == 0, done.stderr
 
 
 @settings(max_examples=25, deadline=None)
