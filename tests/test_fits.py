@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tsc_engine import fits
+from tsc_engine.charts.table_rows import outside
 from tsc_engine.errors import LARGEST_GRAM, deviation_gram
 from tsc_engine.rates import rates
 from tsc_engine.storage import Record
@@ -182,3 +184,37 @@ def test_n_eps_is_empty_outside_the_measured_range() -> None:
         (row,) = rates("one", _job(epsilon=epsilon), [("mine", _record(errors))])["rows"]
         assert row["n_eps"] is None
         assert note in row["note"]
+
+
+@pytest.mark.parametrize(
+    ("note", "side"),
+    [
+        ("epsilon is reached before the smallest size", "below"),
+        ("within noise at 3 of 6 sizes; below epsilon at all sizes", "below"),
+        ("epsilon is not reached at the largest size", "above"),
+        ("epsilon is reached before the smallest size that is above the noise", None),
+        ("epsilon is not reached where it can be told from noise", None),
+        ("", None),
+    ],
+)
+def test_notes_say_on_which_side_of_the_sizes_n_eps_lies(note: str, side: str | None) -> None:
+    assert outside({"outcome": "ok", "note": note}) == side
+
+
+def test_notes_of_rates_are_those_that_the_page_reads() -> None:
+    """A bias that rises above the noise at the last two sizes only, below epsilon there."""
+    generator = np.random.default_rng(11)
+    bias = np.array([0, 0, 0, 0, 0.05, 0.04])[:, None] + np.zeros((6, 40))
+    noise = np.array([0.5, 0.4, 0.3, 0.2, 0.001, 0.001])[:, None]
+    deviations = bias + noise * generator.normal(size=(6, 40))
+    gram = deviation_gram(deviations.T[:, None, :, None])
+    record = _record(np.zeros((6, 40)))
+    arrays = record.arrays | {
+        "gram_second_moment_bias": gram,
+        "scale_second_moment_bias": np.array([1.0]),
+    }
+    job = _job(statistics=["second_moment_bias"], epsilon=0.1)
+    (row,) = rates("one", job, [("mine", replace(record, arrays=arrays))])["rows"]
+    assert row["n_eps"] is None
+    assert "above the noise" in row["note"]
+    assert outside(row) is None

@@ -270,7 +270,8 @@ def _one(
     scale = float(record.arrays[f"scale_{name}"][head])
     notes = []
     if curve.used.sum() < 2:
-        notes.append("within noise at all sizes" if replicates >= 2 else "a single replicate")
+        alone = replicates == 1
+        notes.append("a single replicate" if alone else "within noise at all sizes")
     elif not curve.used.all():
         notes.append(f"within noise at {int((~curve.used).sum())} of {len(sizes)} sizes")
     complexity, reason = _sample_complexity(

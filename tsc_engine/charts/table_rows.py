@@ -39,12 +39,15 @@ def is_real(row: Row) -> bool:
 def outside(row: Row) -> str | None:
     """Say on which side of the sizes n(eps) lies, by the row's note: above, below or unknown.
 
-    A bias that drowns in noise before it reaches eps is on neither side.
+    A bias that drowns in noise before it reaches eps, or that rises above the noise only where it
+    is below eps already, is on neither side.
     """
     for part in row["note"].split(";") if row["outcome"] == "ok" else ():
-        if "reached before the smallest" in part:
+        if "noise" in part:
+            continue
+        if "reached before the smallest" in part or "below epsilon at all sizes" in part:
             return "below"
-        if "not reached" in part and "noise" not in part:
+        if "not reached" in part:
             return "above"
     return None
 
