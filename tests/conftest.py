@@ -104,6 +104,17 @@ class Clone:
             raise AssertionError(f"snakemake failed:\n{done.stdout}\n{done.stderr}")
         return done
 
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start Snakemake in a process group of its own and leave it running."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
     def planned(self, study: str = "study.yaml") -> dict[str, int]:
         """Return the jobs that a dry run would do, rule by rule."""
         text = self.snakemake("-n", study=study)

@@ -29,6 +29,13 @@ def plan(**changes: object) -> Plan:
     return Plan(load_study(copy.deepcopy(TINY) | changes, TESTS))
 
 
+def limit_command(job: str, output: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tsc_engine", "job", "limit", "--job", job]
+    return subprocess.run(
+        [*command, "--output", str(output)], cwd=ROOT, capture_output=True, text=True
+    )
+
+
 def test_a_job_refuses_sources_that_changed_since_it_was_planned(tmp_path: Path) -> None:
     job = plan().problems[0].limit
     output = tmp_path / "limit.npz"
@@ -37,22 +44,7 @@ def test_a_job_refuses_sources_that_changed_since_it_was_planned(tmp_path: Path)
     with pytest.raises(StaleSources, match="changed since this run was planned"):
         make_limit(job | {"sources": "0" * 12}, output)
     check_sources({"sources": "a"}, "a")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tsc_engine",
-            "job",
-            "limit",
-            "--job",
-            json.dumps(job | {"sources": "0" * 12}),
-            "--output",
-            str(tmp_path / "x.npz"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = limit_command(json.dumps(job | {"sources": "0" * 12}), tmp_path / "x.npz")
     assert done.returncode == 1
     assert done.stderr.strip().endswith("run snakemake again to plan anew")
     assert "Traceback" not in done.stderr
@@ -210,22 +202,7 @@ def test_a_long_job_goes_through_a_file(tmp_path: Path) -> None:
     argument = runs.job_argument(large, job)
     assert argument.startswith("@")
     runs.begin(large)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tsc_engine",
-            "job",
-            "limit",
-            "--job",
-            argument,
-            "--output",
-            str(tmp_path / "limit.npz"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = limit_command(argument, tmp_path / "limit.npz")
     assert done.returncode == 0, done.stderr
     assert read_record(tmp_path / "limit.npz", job["digest"]).outcome == "ok"
     assert runs.job_argument(plan(), plan().problems[0].limit).startswith("{")

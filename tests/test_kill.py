@@ -6,7 +6,6 @@ import base64
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -88,14 +87,7 @@ def test_sigkill_and_the_same_command_again(
     # Planning takes the first seconds; the moments lie between it and the end of the run.
     span = undisturbed.seconds / int(cores)  # type: ignore[attr-defined]
     wait = chance.uniform(0.25, 0.9) * span
-    head = subprocess.Popen(
-        clone.command("--cores", cores, TARGET),
-        cwd=clone.folder,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    head = clone.start("--cores", cores, TARGET)
     time.sleep(wait)
     if whole_group:
         os.killpg(head.pid, signal.SIGKILL)
@@ -117,14 +109,7 @@ def test_a_job_ends_soon_after_its_run_was_killed(tmp_path: Path) -> None:
     study = TINY | {"sizes": [1024, 8192], "replicates": 64, "estimators": [{"name": "numpy_cpu"}]}
     study["problems"] = [TINY["problems"][0] | {"block_replicates": 64}]
     clone.write_study(study)
-    head = subprocess.Popen(
-        clone.command("--cores", "1"),
-        cwd=clone.folder,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    head = clone.start("--cores", "1")
 
     def working() -> list[int]:
         found = []
@@ -149,13 +134,7 @@ def test_a_job_ends_soon_after_its_run_was_killed(tmp_path: Path) -> None:
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     clone = Clone.of_project(tmp_path / "clone")
     clone.write_study(STUDY)
-    first = subprocess.Popen(
-        clone.command("--cores", "1"),
-        cwd=clone.folder,
-        env=clone.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    first = clone.start("--cores", "1")
     lock = clone.folder / RESULTS / ".lock"
     deadline = time.monotonic() + 60
     while not (lock.is_file() and lock.read_text()) and time.monotonic() < deadline:

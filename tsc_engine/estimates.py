@@ -19,7 +19,7 @@ from tsc_engine.estimators import (
 )
 from tsc_engine.problems import Problem
 from tsc_engine.statistics import Moments
-from tsc_engine.storage import Outcome, Record, pack_symmetric
+from tsc_engine.storage import Outcome, Record, cause_of, pack_symmetric
 
 Progress = Callable[[int, int], None]
 
@@ -145,15 +145,6 @@ def expected_arrays(
     return {name: np.asarray(value, np.float64)[None] for name, value in arrays.items()}
 
 
-def _sentence(error: BaseException) -> str:
-    """Return the cause of a plugin's failure as text that can be written anywhere."""
-    try:
-        message = str(error)
-    except Exception:
-        message = "an error whose message cannot be read"
-    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
-
-
 def _outcome_of(error: BaseException) -> Outcome:
     # Device libraries raise their own classes for it, which are not to be imported here.
     exhausted = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -220,7 +211,7 @@ def estimate(
     except (OSError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        outcome, cause = _outcome_of(error), _sentence(error)
+        outcome, cause = _outcome_of(error), cause_of(error)
         arrays = {}
     about["seconds"] = time.perf_counter() - started
     return Record(digest, outcome, cause, arrays, about)

@@ -111,6 +111,25 @@ class Request:
     memory_budget: int = 256 * 2**20
 
 
+def request_of(options: Options, sizes: Sequence[int], moments: Sequence[str]) -> Request:
+    """Return the request for an estimator's options; an exact estimator has defaults only.
+
+    Parameters
+    ----------
+    options : Options
+        ``dtype``, ``device`` and ``threads`` are taken where the model has them.
+    sizes : sequence of int
+    moments : sequence of str
+    """
+    return Request(
+        sizes=tuple(sizes),
+        moments=tuple(moments),
+        dtype=getattr(options, "dtype", "float64"),
+        device=getattr(options, "device", "cpu"),
+        threads=getattr(options, "threads", 1),
+    )
+
+
 @dataclass(frozen=True)
 class Batch:
     """Tokens of some replicates; scores are ``queries @ keys^T``, scaling inside.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tsc_engine import roots, samplers, statistics
-from tsc_engine.estimators import Estimator, ExactEstimator, Request
+from tsc_engine.estimators import Estimator, ExactEstimator, Request, request_of
 from tsc_engine.identity import digest
 from tsc_engine.laws import TokenLaw
 from tsc_engine.options import Options
@@ -56,6 +56,11 @@ class Cell:
         The jobs; the estimate job is the same for every block but for its replicates.
     blocks : tuple of (int, int)
         First and last replicate of each block; one block ``(0, 0)`` for an exact estimator.
+    memory_mib, minutes : int
+        Peak memory and run time that a job asks for, at its first attempt.
+    device : str
+        ``cuda`` for jobs that ask for a GPU.
+    threads : int
     """
 
     label: str
@@ -70,7 +75,23 @@ class Cell:
 
 @dataclass(frozen=True)
 class PlannedProblem:
-    """One problem with all that is computed for it."""
+    """One problem with all that is computed for it.
+
+    Attributes
+    ----------
+    group : str
+        Name of its group in the study.
+    problem : Problem
+    sizes : tuple of int
+    replicates : int
+        As the study wants them; whole blocks may make them more.
+    limit, rates : dict
+        The jobs.
+    cells : tuple of Cell
+        One for each estimator, in the order of the study.
+    source : Source or None
+        The pool of a problem with real rows.
+    """
 
     group: str
     problem: Problem
@@ -270,13 +291,7 @@ class Plan:
                 for moment in statistics.statistic(name).moments
             }
         )
-        request = Request(
-            sizes=sizes,
-            moments=tuple(moments),
-            dtype=getattr(options, "dtype", "float64"),
-            device=getattr(options, "device", "cpu"),
-            threads=getattr(options, "threads", 1),
-        )
+        request = request_of(options, sizes, moments)
         sampler = str(problem.spec["sampler"])
         estimate: Job = {
             **base,

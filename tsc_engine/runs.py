@@ -1,4 +1,4 @@
-"""A run of a study: its lock, its configuration as run, and the description of its tables."""
+"""A run of a study: its environment, its lock, and jobs that are too long for a command."""
 
 from __future__ import annotations
 

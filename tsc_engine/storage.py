@@ -54,6 +54,15 @@ class Record:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+def cause_of(error: BaseException) -> str:
+    """Return the cause of a failure as text that can be written anywhere."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "an error whose message cannot be read"
+    return f"{type(error).__name__}: {message}".encode(errors="backslashreplace").decode()
+
+
 def temporary_sibling(path: Path) -> Path:
     """Return a hidden name beside ``path`` that no other process will choose.
 

@@ -16,7 +16,7 @@ from tsc_engine.laws import Law, RowLaw
 from tsc_engine.plugins import Registry, load, source_files
 from tsc_engine.problems import Problem
 from tsc_engine.samplers import sampler
-from tsc_engine.storage import Record, read_record, write_record
+from tsc_engine.storage import Record, cause_of, read_record, write_record
 from tsc_engine.supervision import PLUGINS_VARIABLE
 
 
@@ -75,8 +75,7 @@ def make_limit(job: Job, output: Path) -> None:
     except OSError:
         raise
     except Exception as error:
-        cause = f"{type(error).__name__}: {error}"
-        record = Record(job["digest"], "failed", cause, about=about)
+        record = Record(job["digest"], "failed", cause_of(error), about=about)
     about |= {"seconds": time.perf_counter() - started, "peak_mb": _peak_mb()}
     write_record(output, record)
 
@@ -92,16 +91,10 @@ def make_estimate(
         job, roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
     )
     from tsc_engine.estimates import estimate
-    from tsc_engine.estimators import Request
+    from tsc_engine.estimators import request_of
 
     options = cls.Options.model_validate(job["options"])
-    request = Request(
-        sizes=tuple(job["sizes"]),
-        moments=tuple(job["moments"]),
-        dtype=getattr(options, "dtype", "float64"),
-        device=getattr(options, "device", "cpu"),
-        threads=getattr(options, "threads", 1),
-    )
+    request = request_of(options, job["sizes"], job["moments"])
     try:
         problem = _problem(job, law)
     except _PoolMissing as error:
