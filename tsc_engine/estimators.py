@@ -73,6 +73,10 @@ class Capabilities:
     cost : CostModel
     replicates_at_once : int
         How many replicates the engine hands over in one batch.
+    queries : frozenset of str
+        Kinds of queries that it can be read at: ``self`` and ``independent`` need nothing of it;
+        ``self_without_diagonal`` needs `Request.diagonal`, ``probes`` and ``map`` need
+        `Request.probes`.
     """
 
     attention: frozenset[str] = frozenset({"softmax"})
@@ -81,6 +85,7 @@ class Capabilities:
     devices: frozenset[str] = frozenset({"cpu"})
     cost: CostModel = field(default_factory=CostModel)
     replicates_at_once: int = 1
+    queries: frozenset[str] = frozenset({"self", "independent"})
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,14 @@ class Request:
         Threads that the estimator may use; part of the result's address.
     memory_budget : int
         Bytes that working arrays may take beside the batch itself.
+    attention : str
+        ``softmax``; ``hardmax``: the mean of the values whose scores are largest, where scores that
+        differ by rounding only are equal.
+    probes : int or None
+        None: at size n the first n queries are read. A number: the batch holds so many queries,
+        and every size reads all of them.
+    diagonal : bool
+        False: the query i does not attend to the key i.
     """
 
     sizes: tuple[int, ...]
@@ -109,6 +122,9 @@ class Request:
     device: str = "cpu"
     threads: int = 1
     memory_budget: int = 256 * 2**20
+    attention: str = "softmax"
+    probes: int | None = None
+    diagonal: bool = True
 
 
 def request_of(options: Options, sizes: Sequence[int], moments: Sequence[str]) -> Request:
@@ -157,7 +173,8 @@ class Outputs(NamedTuple):
     size_index : int
         Index into ``request.sizes``; the keys are the first ``sizes[size_index]`` tokens.
     queries : slice
-        The queries that were read; the union over one size must be its first n queries, each once.
+        The queries that were read; the union over one size must be its first n queries (or all
+        `Request.probes`), each once.
     values : array, shape (replicates, heads, queries, value_width)
         An array of the estimator's own library, on its own device.
     """
@@ -197,6 +214,8 @@ class Estimator(ABC):
         """Say whether the estimator can answer, or `No` with the reason. Must not raise."""
         if problem.attention not in self.capabilities.attention:
             return No(f"{self.name} has no {problem.attention} attention")
+        if problem.queries not in self.capabilities.queries:
+            return No(f"{self.name} cannot be read at {problem.queries} queries")
         if request.dtype not in self.capabilities.dtypes:
             return No(f"{self.name} has no {request.dtype}")
         return True

@@ -30,6 +30,10 @@ class LimitMoments(NamedTuple):
     error: float
 
 
+class Unavailable(ValueError):
+    """What a law cannot give; the message is a reason that users read."""
+
+
 class Law(ABC):
     """A distribution of one token.
 
@@ -88,7 +92,80 @@ class TokenLaw(Law):
             ``A``, with every scaling inside.
         value : ndarray, shape (dv, d)
             ``V``.
+
+        Raises
+        ------
+        Unavailable
+            If no deterministic method is known for this case.
         """
+
+    # What follows is asked of a law only where a study needs it: a law of one's own may leave it.
+
+    def log_moment(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``log M`` at points of R^d, (m, d) to (m,).
+
+        Raises
+        ------
+        Unavailable
+            If the law does not say.
+        """
+        raise Unavailable(f"the law {self.name} gives no moment generating function")
+
+    def log_moment_hessian(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the Hessian of ``log M`` at points of R^d, (m, d) to (m, d, d).
+
+        It is the covariance of a token under the law tilted by ``e^{<t, y>}``.
+
+        Raises
+        ------
+        Unavailable
+            If the law does not say.
+        """
+        raise Unavailable(f"the law {self.name} gives no second derivative of log M")
+
+    def support_radius(self) -> float:
+        """Return the supremum of ``|y|`` over the support; ``inf`` for an unbounded law.
+
+        Raises
+        ------
+        Unavailable
+            If the law does not say.
+        """
+        raise Unavailable(f"the law {self.name} does not state its support")
+
+    def hardmax(self, directions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where ``<t, y>`` is largest on the support, (m, d) to (m, d).
+
+        Ties have the mean of the tied points under the law, as the limit of softmax at inverse
+        temperature ``s -> inf`` has.
+
+        Raises
+        ------
+        Unavailable
+            If the support is unbounded or the law does not say.
+        """
+        raise Unavailable(f"the law {self.name} has no hardmax point")
+
+    def hardmax_limit(
+        self, score: NDArray[np.float64], value: NDArray[np.float64]
+    ) -> LimitMoments:
+        """Return the moments of ``V hardmax(A x)`` for x of this law.
+
+        Parameters and errors are those of `limit`.
+        """
+        raise Unavailable(f"the law {self.name} has no limit of hardmax attention")
+
+    def quadrature(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return nodes (m, d) and weights (m,) that integrate smooth functions to rounding.
+
+        For expectations that have no method of their own, as those of polynomials of the outputs.
+
+        Raises
+        ------
+        Unavailable
+            If there is no such rule (in more than two or three dimensions).
+        """
+        raise Unavailable(f"the law {self.name} has no quadrature rule in this dimension")
 
 
 class RowLaw(Law):
