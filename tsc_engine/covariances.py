@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tsc_engine.options import NonNegative, Options, Positive, Real
+from tsc_engine.options import Extent, Index, NonNegative, Options, Positive, Real
 
 
 class Identity(Options):
@@ -40,12 +40,42 @@ class Matrix(Options):
     values: list[list[Real]] = Field(description="rows of the covariance", min_length=1)
 
 
-Covariance = Annotated[Identity | PowerLaw | Diagonal | Matrix, Field(discriminator="family")]
+class LowRank(Options):
+    """``S = scale F F^T + noise I``, F with ``rank`` seeded orthonormal columns."""
+
+    family: Literal["low_rank"]
+    rank: Extent = Field(description="number of directions with variance `scale`")
+    scale: Positive = Field(1.0, description="variance of each of these directions")
+    noise: NonNegative = Field(0.0, description="variance added to every direction")
+    seed: Index = Field(0, description="seed of the directions")
 
 
-def covariance_matrix(
-    family: Identity | PowerLaw | Diagonal | Matrix, dimension: int
-) -> NDArray[np.float64]:
+class Block(Options):
+    """Blocks along the diagonal: ``scale`` on the diagonal, one correlation inside each block."""
+
+    family: Literal["block"]
+    sizes: list[Extent] = Field(min_length=1, description="sizes of the blocks; their sum is d")
+    correlation: Annotated[float, Field(ge=-1, le=1)] = Field(
+        description="correlation of two coordinates of one block"
+    )
+    scale: Positive = Field(1.0, description="variance of every coordinate")
+
+
+class Toeplitz(Options):
+    """``S_ij = scale correlation^|i - j|``: a stationary sequence."""
+
+    family: Literal["toeplitz"]
+    correlation: Annotated[float, Field(gt=-1, lt=1)] = Field(
+        description="correlation of neighbouring coordinates"
+    )
+    scale: Positive = Field(1.0, description="variance of every coordinate")
+
+
+Family = Identity | PowerLaw | Diagonal | LowRank | Block | Toeplitz | Matrix
+Covariance = Annotated[Family, Field(discriminator="family")]
+
+
+def covariance_matrix(family: Family, dimension: int) -> NDArray[np.float64]:
     """Return the covariance of a family in one dimension.
 
     Parameters
@@ -74,6 +104,14 @@ def covariance_matrix(
         if not any(family.values):
             raise ValueError("all variances are 0: every token is the same")
         return np.diag(np.array(family.values, dtype=np.float64))
+    if isinstance(family, LowRank):
+        return _low_rank(family, dimension)
+    if isinstance(family, Block):
+        return _block(family, dimension)
+    if isinstance(family, Toeplitz):
+        places = np.arange(dimension)
+        lags = np.abs(places[:, None] - places)
+        return np.asarray(family.scale * np.float64(family.correlation) ** lags)
     if [len(row) for row in family.values] != [dimension] * dimension:
         raise ValueError(f"a {dimension} x {dimension} matrix is expected")
     matrix = np.array(family.values, dtype=np.float64)
@@ -86,3 +124,28 @@ def covariance_matrix(
             f"the matrix is not positive semi-definite: smallest eigenvalue {smallest:.4g}"
         )
     return matrix
+
+
+def _low_rank(family: LowRank, dimension: int) -> NDArray[np.float64]:
+    if family.rank > dimension:
+        raise ValueError(f"rank {family.rank} for dimension {dimension}")
+    words = np.random.SeedSequence([family.seed, family.rank, dimension])
+    generator = np.random.Generator(np.random.Philox(words))
+    directions = np.linalg.qr(generator.standard_normal((dimension, family.rank))).Q
+    spread: NDArray[np.float64] = directions @ directions.T
+    return family.scale * spread + family.noise * np.eye(dimension)
+
+
+def _block(family: Block, dimension: int) -> NDArray[np.float64]:
+    if sum(family.sizes) != dimension:
+        raise ValueError(f"blocks add up to {sum(family.sizes)} for dimension {dimension}")
+    largest = max(family.sizes)
+    if largest > 1 and family.correlation < -1.0 / (largest - 1):
+        raise ValueError(
+            f"correlation {family.correlation:g}: at least {-1.0 / (largest - 1):.4g} is expected "
+            f"in a block of {largest}"
+        )
+    owner = np.repeat(np.arange(len(family.sizes)), family.sizes)
+    matrix = np.where(owner[:, None] == owner, family.correlation, 0.0)
+    np.fill_diagonal(matrix, 1.0)
+    return np.asarray(family.scale * matrix)

@@ -53,7 +53,19 @@ class Law(ABC):
 
 
 class TokenLaw(Law):
-    """A law on R^d; heads are applied to its tokens."""
+    """A law on R^d; heads are applied to its tokens.
+
+    Attributes
+    ----------
+    gaussian_outputs : bool
+        Whether outputs on infinitely many tokens are Gaussian, so that mean and covariance say
+        everything.
+    discrete : bool
+        Whether `quadrature` lists the support itself and so is exact for every function.
+    """
+
+    gaussian_outputs: ClassVar[bool] = False
+    discrete: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -146,9 +158,7 @@ class TokenLaw(Law):
         """
         raise Unavailable(f"the law {self.name} has no hardmax point")
 
-    def hardmax_limit(
-        self, score: NDArray[np.float64], value: NDArray[np.float64]
-    ) -> LimitMoments:
+    def hardmax_limit(self, score: NDArray[np.float64], value: NDArray[np.float64]) -> LimitMoments:
         """Return the moments of ``V hardmax(A x)`` for x of this law.
 
         Parameters and errors are those of `limit`.

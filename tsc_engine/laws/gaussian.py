@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 from tsc_engine.covariances import Covariance, Identity, covariance_matrix
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.horizons import covariance_root
-from tsc_engine.laws import Law, LimitMoments, TokenLaw
+from tsc_engine.laws import Law, LimitMoments, TokenLaw, Unavailable
 from tsc_engine.options import Extent, Options, Real
 from tsc_engine.row_maps import map_rows
 
@@ -42,6 +43,7 @@ class Gaussian(TokenLaw):
 
     name = "gaussian"
     Options = GaussianOptions
+    gaussian_outputs = True
 
     def __init__(self, options: GaussianOptions) -> None:
         super().__init__(options)
@@ -69,6 +71,36 @@ class Gaussian(TokenLaw):
         """Draw tokens, shape (count, d); ``b + S^1/2 z`` with z standard normal, row by row."""
         normal = generator.standard_normal((count, self.dimension))
         return self.mean() + map_rows(normal, self._root)
+
+    def log_moment(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``<t, b> + t^T S t / 2`` for every point t."""
+        quadratic = np.einsum("md,md->m", points @ self.covariance(), points)
+        found: NDArray[np.float64] = points @ self.mean() + 0.5 * quadratic
+        return found
+
+    def log_moment_hessian(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return S, the same at every point."""
+        shape = (len(points), self.dimension, self.dimension)
+        return np.broadcast_to(self.covariance(), shape)
+
+    def support_radius(self) -> float:
+        """Return infinity."""
+        return math.inf
+
+    def hardmax(self, directions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Raise `Unavailable`: there is no such point."""
+        raise Unavailable(
+            "the support of a gaussian is unbounded: outputs of hardmax grow like sqrt(2 log n)"
+        )
+
+    def quadrature(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return Gauss-Hermite nodes in up to three dimensions."""
+        if self.dimension > 3:
+            return super().quadrature()
+        from tsc_engine.tensor_rules import normal_rule
+
+        nodes, weights = normal_rule(self.dimension)
+        return self.mean() + nodes @ self._root, weights
 
     def log_moment_gradient(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return ``b + S t`` for every point t."""
