@@ -19,29 +19,50 @@ TSC_API = "1.0"
 class GaussianExact(ExactEstimator):
     """One-dimensional integrals for every query, averaged over queries; any n up to 10^12.
 
-    The identities are exact for Gaussian keys and queries independent of them (`finite_n`).
+    For queries independent of the keys nothing is sampled (`finite_n`); where a query is one of
+    its keys, averages in three and more dimensions are over Sobol points, and their error is part
+    of the result (`finite_n_self`).
     """
 
     name = "gaussian_exact"
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        queries=frozenset({"independent", "self", "self_without_diagonal", "probes"})
+    )
     Options = NoOptions
 
     def supports(self, problem: Problem, request: Request) -> bool | No:
-        """Say yes to Gaussian laws with queries that are independent of the keys."""
+        """Say yes to Gaussian laws, wherever a query has a key to attend to."""
         if problem.law.name != "gaussian":
             return No(f"the exact integrals are for Gaussian tokens, not for {problem.law.name}")
-        if problem.queries != "independent":
-            return No("the exact integrals are for queries independent of the keys, not for self")
+        if problem.queries == "self_without_diagonal" and min(request.sizes) < 2:
+            return No("one token alone has no other to attend to")
         return super().supports(problem, request)
 
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
         from tsc_engine.finite_n import expected_moments
+        from tsc_engine.finite_n_self import (
+            expected_moments_at_probes,
+            expected_moments_self,
+            expected_moments_self_without_diagonal,
+        )
         from tsc_engine.laws.gaussian import Gaussian
 
         law = problem.law
         assert isinstance(law, Gaussian)
-        return expected_moments(law.mean(), law.covariance(), problem.score, problem.value, sizes)
+        mean, covariance = law.mean(), law.covariance()
+        if problem.queries == "probes":
+            points = problem.probes
+            assert points is not None
+            return expected_moments_at_probes(
+                mean, covariance, problem.score, problem.value, sizes, points
+            )
+        average = {
+            "independent": expected_moments,
+            "self": expected_moments_self,
+            "self_without_diagonal": expected_moments_self_without_diagonal,
+        }[problem.queries]
+        return average(mean, covariance, problem.score, problem.value, sizes)
 
 
 @hookimpl

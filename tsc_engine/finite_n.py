@@ -31,6 +31,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tsc_engine.laws import Unavailable
+
 Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]
 
@@ -166,8 +168,8 @@ def weight_moments(sharpness: ArrayLike, sizes: ArrayLike, *, step: float = 0.2)
     """
     s = np.atleast_1d(np.asarray(sharpness, dtype=np.float64))
     if s.ndim != 1 or not np.all((s >= 0) & (s <= _LARGEST_SHARPNESS)):
-        raise ValueError("sharpness must be a one-dimensional array of numbers from 0 to 1e4")
-    n = _checked_sizes(sizes)
+        raise Unavailable("sharpness must be a one-dimensional array of numbers from 0 to 1e4")
+    n = checked_sizes(sizes)
     if not 0.02 <= step <= 0.4:
         raise ValueError(f"step must be in [0.02, 0.4], got {step}")
     shape = (s.size, n.size)
@@ -187,7 +189,8 @@ def weight_moments(sharpness: ArrayLike, sizes: ArrayLike, *, step: float = 0.2)
     )
 
 
-def _checked_sizes(sizes: ArrayLike) -> Array:
+def checked_sizes(sizes: ArrayLike) -> Array:
+    """Return numbers of keys as an array (K,); `ValueError` if one is not in 1..1e100."""
     n = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
     if n.ndim != 1 or n.size == 0:
         raise ValueError("sizes must be a non-empty one-dimensional array")
@@ -213,17 +216,7 @@ def _moments_at(s: float, n: Array, step: float) -> tuple[Array, Array, Array]:
     stride = max(1, int(s / math.sqrt(1.0 + 2.0 * math.log(n_max))))
     first = math.floor(tau_low / (stride * step))
     count = math.ceil(tau_high / (stride * step)) - first + 1
-    if s * 0.4 < step:
-        g1, g2, g3, phi, below = _laplace_by_matrix(s, z_top, first, count, step)
-    elif -tau_low <= 0.75 * s * s:
-        g1, g2, g3, phi, below = _laplace_by_window(s, z_top, first, count, stride, step)
-    else:
-        g1, g2, g3, phi, below = _laplace_by_lattice(s, z_top, first, count, stride, step)
-    log_phi = np.where(
-        below < 0.5,
-        np.log1p(-np.minimum(below, 0.5)),
-        np.log(np.maximum(phi, 1e-300)),
-    )
+    g1, g2, g3, log_phi = laplace_functions(s, z_top, first, count, stride, step)
     width = stride * step
     m = n[:, None]
     power = np.exp(np.maximum(m - 2.0, 0.0) * log_phi)  # n = 1: the factor 1 - 1/n is 0
@@ -233,6 +226,39 @@ def _moments_at(s: float, n: Array, step: float) -> tuple[Array, Array, Array]:
     complement = pairs * np.sum((m * g1) ** 2 * power, axis=1)
     imbalance = pairs / 6.0 * np.sum(((m * g1) * (m * g3) - (m * g2) ** 2) * power, axis=1)
     return participation, complement, np.maximum(imbalance, 0.0)
+
+
+def laplace_functions(
+    s: float, z_top: float, first: int, count: int, stride: int, step: float
+) -> tuple[Array, Array, Array, Array]:
+    """Return ``G_1, G_2, G_3`` and ``log phi`` of Gaussian scores of standard deviation s.
+
+    Parameters
+    ----------
+    s : float
+    z_top : float
+        Standardised scores above it are left out: none of the n keys has one.
+    first, count, stride : int
+        The lattice ``log t = step stride (first + i)``, ``i < count``.
+    step : float
+        Step of the rule over scores.
+
+    Returns
+    -------
+    tuple of ndarray, shape (count,), float64
+    """
+    if s * 0.4 < step:
+        g1, g2, g3, phi, below = _laplace_by_matrix(s, z_top, first, count, stride * step)
+    elif -first * stride * step <= 0.75 * s * s:
+        g1, g2, g3, phi, below = _laplace_by_window(s, z_top, first, count, stride, step)
+    else:
+        g1, g2, g3, phi, below = _laplace_by_lattice(s, z_top, first, count, stride, step)
+    log_phi = np.where(
+        below < 0.5,
+        np.log1p(-np.minimum(below, 0.5)),
+        np.log(np.maximum(phi, 1e-300)),
+    )
+    return g1, g2, g3, log_phi
 
 
 def _score_functions(a: Array) -> tuple[Array, Array, Array, Array, Array]:
@@ -669,9 +695,9 @@ def expected_moments(
     error of the step before it, (ii) the error of the law of the sharpness, measured on
     two integrals whose values are known, and (iii) that of `weight_moments`.
     """
-    b, cov, a, v = _checked_head(mean, covariance, score, value)
-    n = _checked_sizes(sizes)
-    root = _covariance_root(cov)
+    b, cov, a, v = checked_head(mean, covariance, score, value)
+    n = checked_sizes(sizes)
+    root = covariance_factor(cov)
     law = _query_law(b, root, a)
     value_mean = v @ b
     value_root = v @ root
@@ -751,9 +777,10 @@ def _converged(
     return coarse, changes, relative
 
 
-def _checked_head(
+def checked_head(
     mean: ArrayLike, covariance: ArrayLike, score: ArrayLike, value: ArrayLike
 ) -> tuple[Array, Array, Array, Array]:
+    """Return b, S (made symmetric), A, V as arrays; `ValueError` where one does not fit."""
     b = np.asarray(mean, dtype=np.float64)
     cov, a, v = (np.asarray(m, dtype=np.float64) for m in (covariance, score, value))
     d = b.size
@@ -772,7 +799,7 @@ def _checked_head(
     return b, 0.5 * (cov + cov.T), a, v
 
 
-def _covariance_root(covariance: Array) -> Array:
+def covariance_factor(covariance: Array) -> Array:
     """Matrix R (d, rank) with ``R R^T`` the covariance; directions of rounding size dropped."""
     eigenvalues, vectors = np.linalg.eigh(covariance)
     largest = float(np.max(np.abs(eigenvalues)))
