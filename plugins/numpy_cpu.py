@@ -1,4 +1,4 @@
-"""Softmax attention in NumPy: one nested streaming pass, works without torch installed."""
+"""Softmax and hardmax attention in NumPy: one nested streaming pass, without torch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tsc_engine.estimators import (
     SamplingEstimator,
     SamplingOptions,
 )
+from tsc_engine.hardmax import nested_hardmax
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.softmax import COLUMNS, ROWS, nested_softmax
 
@@ -25,26 +26,37 @@ TSC_API = "1.0"
 
 
 class NumpyCpu(SamplingEstimator):
-    """Streaming softmax on one core: O(tile) memory beside the batch at any n."""
+    """Streaming attention on one core: O(tile) memory beside the batch at any n."""
 
     name = "numpy_cpu"
     capabilities: ClassVar[Capabilities] = Capabilities(
+        attention=frozenset({"softmax", "hardmax"}),
         dtypes=frozenset({"float32", "float64"}),
         cost=CostModel(per_pair=2.5, per_product=0.04, float32_factor=0.5),
+        queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )
     Options = SamplingOptions
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
-        """Return the copies in the wanted dtype, the tile and its products."""
+        """Return the copies in the wanted dtype, the tiles, and one tile's outputs at all sizes."""
         item = 4 if request.dtype == "float32" else 8
-        width = problem.key_width * 2 + problem.value_width + 1
-        copies = problem.heads * request.sizes[-1] * width * item
-        return copies + 8 * ROWS * COLUMNS * item
+        keys = request.sizes[-1]
+        queries = keys if request.probes is None else request.probes
+        copies = queries * problem.key_width + keys * (problem.key_width + problem.value_width + 1)
+        outputs = len(request.sizes) * min(ROWS, queries) * problem.value_width
+        return item * (problem.heads * (copies + outputs) + 8 * ROWS * COLUMNS)
 
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
         """Yield outputs of all heads for each tile of queries and each size."""
-        for size_index, queries, values in nested_softmax(
-            batch.queries, batch.keys, batch.values, request.sizes, request.dtype
+        attend = nested_hardmax if request.attention == "hardmax" else nested_softmax
+        for size_index, queries, values in attend(
+            batch.queries,
+            batch.keys,
+            batch.values,
+            request.sizes,
+            request.dtype,
+            request.probes,
+            request.diagonal,
         ):
             yield Outputs(size_index, queries, values)
 

@@ -1,4 +1,4 @@
-"""Softmax attention in torch, on the CPU or a CUDA device: one nested streaming pass."""
+"""Softmax and hardmax attention in torch, on the CPU or a CUDA device: a nested streaming pass."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tsc_engine.estimators import (
     SamplingEstimator,
     SamplingOptions,
 )
+from tsc_engine.hardmax import hardmax_pass
 from tsc_engine.hookspecs import hookimpl
-from tsc_engine.nested import key_tiles, query_tiles
-from tsc_engine.scores import scores_are_tame
+from tsc_engine.nested import check_kind, key_tiles, leave_out_own, query_tiles
+from tsc_engine.scores import scores_are_tame, tie_tolerance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,13 +44,15 @@ class TorchOptions(SamplingOptions):
 
 
 class TorchDevice(SamplingEstimator):
-    """Streaming softmax over all heads of a batch at once (see `numpy_cpu` for the method)."""
+    """Streaming attention over all heads of a batch at once (see `numpy_cpu` for the method)."""
 
     name = "torch_device"
     capabilities: ClassVar[Capabilities] = Capabilities(
+        attention=frozenset({"softmax", "hardmax"}),
         dtypes=frozenset({"float32", "float64"}),
         devices=frozenset({"cpu", "cuda"}),
         cost=CostModel(per_pair=3.3, per_product=0.06, float32_factor=0.45),
+        queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )
     Options = TorchOptions
 
@@ -60,10 +63,14 @@ class TorchDevice(SamplingEstimator):
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the library's own footprint, the copies in the wanted dtype and the tiles."""
         item = 4 if request.dtype == "float32" else 8
-        width = problem.key_width * 2 + problem.value_width + 1
-        copies = problem.heads * request.sizes[-1] * width * item
-        tiles = 4 * problem.heads * ROWS["cpu"] * COLUMNS["cpu"] * item
-        return 350 * 2**20 + copies + tiles
+        keys = request.sizes[-1]
+        queries = keys if request.probes is None else request.probes
+        # The values are there twice while their column of ones is joined to them.
+        widths = problem.key_width + 2 * problem.value_width + 1
+        rows, columns = ROWS["cpu"], COLUMNS["cpu"]
+        outputs = len(request.sizes) * min(rows, queries) * problem.value_width
+        arrays = queries * problem.key_width + keys * widths + outputs + 4 * rows * columns
+        return 350 * 2**20 + problem.heads * arrays * item
 
     def prepare(self, request: Request) -> None:
         """Import torch, set its threads and choose the device."""
@@ -101,26 +108,61 @@ class TorchDevice(SamplingEstimator):
         queries, keys, values = map(moved, (batch.queries, batch.keys, batch.values))
         # The column of ones makes the sum of the weights one more output of the same product.
         values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
-        keys = keys.transpose(-1, -2)
-        tame = scores_are_tame(batch.queries, batch.keys, request.dtype)
-        sizes = request.sizes
-        rows, columns = ROWS[device.type], COLUMNS[device.type]
-        for tile, first_size in query_tiles(sizes, rows):
-            query = queries[:, tile]
-            total = query.new_zeros((*query.shape[:2], values.shape[-1]))
-            top = query.new_full((*query.shape[:2], 1), -torch.inf)
-            for step, complete in key_tiles(sizes, first_size, columns):
-                weights = torch.bmm(query, keys[:, :, step])
-                if not tame:
-                    higher = torch.maximum(top, weights.amax(dim=-1, keepdim=True))
-                    total *= torch.exp(top - higher)
-                    top = higher
-                    weights -= top
-                weights.exp_()
-                total.baddbmm_(weights, values[:, step])
-                if complete is not None:
-                    outputs = total[..., :-1] / total[..., -1:]
-                    yield Outputs(complete, tile, outputs.reshape(*lead, *outputs.shape[1:]))
+        tile = ROWS[device.type], COLUMNS[device.type]
+        if request.attention == "hardmax":
+            tolerance = moved(tie_tolerance(batch.queries, batch.keys, request.dtype))
+            found: Iterator[tuple[int, slice, torch.Tensor]] = hardmax_pass(
+                queries,
+                keys,
+                values,
+                tolerance,
+                request.sizes,
+                tile,
+                request.probes,
+                request.diagonal,
+            )
+        else:
+            tame = scores_are_tame(batch.queries, batch.keys, request.dtype)
+            found = _nested_softmax(queries, keys, values, request, tile, tame)
+        for size_index, rows, outputs in found:
+            yield Outputs(size_index, rows, outputs.reshape(*lead, *outputs.shape[1:]))
+
+
+def _nested_softmax(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    request: Request,
+    tile_shape: tuple[int, int],
+    tame: bool,
+) -> Iterator[tuple[int, slice, torch.Tensor]]:
+    """Yield size index, queries and outputs; see `tsc_engine.softmax.nested_softmax`.
+
+    Arrays have one leading axis, and ``values`` a last column of ones.
+    """
+    import torch
+
+    check_kind(request.sizes, request.probes, request.diagonal)
+    rows, columns = tile_shape
+    keys = keys.transpose(-1, -2)
+    lowest = torch.finfo(queries.dtype).min
+    for tile, first_size in query_tiles(request.sizes, rows, request.probes):
+        query = queries[:, tile]
+        total = query.new_zeros((*query.shape[:2], values.shape[-1]))
+        top = query.new_full((*query.shape[:2], 1), lowest)
+        for step, complete in key_tiles(request.sizes, first_size, columns):
+            weights = torch.bmm(query, keys[:, :, step])
+            if not request.diagonal:
+                leave_out_own(weights, tile, step)
+            if not tame:
+                higher = torch.maximum(top, weights.amax(dim=-1, keepdim=True))
+                total *= torch.exp(top - higher)
+                top = higher
+                weights -= top
+            weights.exp_()
+            total.baddbmm_(weights, values[:, step])
+            if complete is not None:
+                yield complete, tile, total[..., :-1] / total[..., -1:]
 
 
 @hookimpl
