@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,11 +50,8 @@ def _stop(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _plan(study: Path) -> Plan:
+def _read(study: Path) -> dict[str, Any]:
     import yaml
-
-    from tsc_engine.plan import Plan
-    from tsc_engine.study import load_study
 
     try:
         config = yaml.safe_load(study.read_text(encoding="utf-8"))
@@ -61,6 +59,14 @@ def _plan(study: Path) -> Plan:
         _stop(f"{study}: not readable as YAML: {error}", BAD_INPUT)
     if not isinstance(config, dict):
         _stop(f"{study}: a study is a mapping of keys to values", BAD_INPUT)
+    return config
+
+
+def _plan(study: Path) -> Plan:
+    from tsc_engine.plan import Plan
+    from tsc_engine.study import load_study
+
+    config = _read(study)
     try:
         return Plan(load_study(config))
     except ValueError as error:
@@ -70,12 +76,13 @@ def _plan(study: Path) -> Plan:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tsc")
 def main() -> None:
-    r"""Token sample complexity: how many tokens an attention head needs.
+    """Token sample complexity: how many tokens an attention head needs.
 
-    \b
+    \u0008
     Examples:
       snakemake --cores all                 run the default study
       tsc validate studies/smoke.yaml       check a study before running it
+      tsc predict studies/smoke.yaml        what theory says about it, at once
       tsc plugins                           list laws and estimators, good and broken
     """
 
@@ -109,6 +116,94 @@ def validate(study: Path) -> None:
 
     for warning in warnings(plan):
         click.echo(f"warning: {warning}", err=True)
+
+
+def _many(name: str, words: str) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", multiple=True, metavar=name.split("-")[-1].upper(), help=words)
+
+
+@main.command()
+@click.argument(
+    "study",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=False,
+)
+@click.option("--law", help="name of a law; `tsc plugins` lists them")
+@click.option("--dimension", help="dimension d of a token")
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="an option of the law, its value as YAML; may be repeated",
+)
+@click.option(
+    "--spectrum",
+    metavar="S1,S2,…",
+    help="in place of a law: singular values of S^1/2 A S^1/2 up to a factor",
+)
+@_many("horizon", "wanted horizon H; may be repeated, as those that follow")
+@_many("scale", "in place of a horizon: the factor c of A = c A0")
+@click.option("--score", help="direction A0: identity, gaussian or query_key  [default: identity]")
+@click.option("--value", help="value map V: identity or gaussian  [default: identity]")
+@click.option("--seed", help="seed of random directions  [default: 0]")
+@_many("queries", "independent, self, self_without_diagonal, probes or map  [default: independent]")
+@_many("probe", "a point X1,X2,… for probes queries")
+@_many("radius", "radius of the ball of map queries")
+@_many("inverse-temperature", "factor of every score: a number, inf, or YAML as in a study")
+@_many("size", "a sample size n")
+@click.option(
+    "--sizes", metavar="FIRST:LAST:COUNT", help="a geometric grid of sizes  [default: 1e2:1e12:21]"
+)
+@click.option("--epsilon", help="wanted relative error, for n(epsilon)  [default: 0.1]")
+@click.option("--json", "as_json", is_flag=True, help="print JSON, every number in full")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="draw the curves into FILE.svg, .png or .pdf"
+)
+def predict(
+    study: Path | None,
+    as_json: bool,
+    figure: Path | None,
+    **asked: Any,
+) -> None:
+    """Say what theory knows about a head, without running anything.
+
+    Horizon, the paper's bound, predicted exponent (a conjecture), own-key threshold, limit, and the
+    exact curve at finite n with its local slopes and n(epsilon), for a STUDY (every problem but
+    real models), for a law and a head, or for a horizon and a spectrum. The numbers are those of
+    the exact rows of a run.
+
+    A spectrum stands for standard normal tokens, A = H diag(S1, S2, …) / max and V = I: the
+    whitened form of any Gaussian head, B = S^1/2 A S^1/2. At independent queries nothing but the
+    singular values of B matters then; at self queries B is that positive diagonal matrix. The
+    relative errors of a head with V S^1/2 far from a rotation weigh the directions differently:
+    give its law and its head instead.
+
+    \u0008
+    Examples:
+      tsc predict studies/smoke.yaml
+      tsc predict --spectrum 1,0.5,0.25,0.1 --horizon 1.5
+      tsc predict --law gaussian --dimension 16 --horizon 0.5 --horizon 2 --figure curves.svg
+      tsc predict --law gaussian --dimension 50 --score query_key --seed 2 --horizon 1
+        --option 'covariance={family: identity, scale: 0.1}'
+    """
+    _serial(1)
+    from tsc_engine.prediction_request import answer
+    from tsc_engine.prediction_text import json_of, text_of
+
+    config = None if study is None else _read(study)
+    predictions, left_out = answer(config, asked, figure)
+    if as_json:
+        click.echo(json.dumps(json_of(predictions, left_out), indent=1, allow_nan=False))
+    else:
+        click.echo(text_of(predictions, left_out))
+    if figure is not None:
+        from tsc_engine.prediction_figure import prediction_figure, write_prediction_figure
+
+        drawn = prediction_figure(predictions)
+        if drawn is None:
+            _stop(f"{figure}: not written, there is no exact curve to draw", 1)
+        write_prediction_figure(drawn, figure)
 
 
 @main.command()
