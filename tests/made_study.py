@@ -12,15 +12,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsc_engine import tables, theory
-from tsc_engine.page.results import CELL_COLUMNS
+from tsc_engine.charts.study_figures import draw_study
+from tsc_engine.page.assembly import render_page
+from tsc_engine.page.results import CELL_COLUMNS, read_results
 from tsc_engine.report import write_report
 
 SIZES = (100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000)
 STATISTICS = ("mean", "covariance", "second_moment", "second_moment_bias")
+EXACT = ("gaussian_exact", "radial_exact")
 
 
 class Kind(NamedTuple):
-    """A group of problems to make up."""
+    """A group of problems to make up.
+
+    What it varies is the first of `radii` (of balls), `sweep` (values of the law's option that is
+    the parameter), `temperatures` and horizons that has more than one.
+    """
 
     group: str
     law: str
@@ -29,6 +36,21 @@ class Kind(NamedTuple):
     queries: tuple[str, ...]
     layers: int = 0
     heads: int = 1
+    parameter: str = "horizon"
+    sweep: tuple[float, ...] = ()
+    radii: tuple[float, ...] = ()
+    temperatures: tuple[str, ...] = ("1",)
+
+
+class Case(NamedTuple):
+    """One problem of a group."""
+
+    horizon: float
+    queries: str
+    layer: str = ""
+    value: str = ""
+    radius: str = ""
+    temperature: str = "1"
 
 
 LINE = Kind(
@@ -38,6 +60,29 @@ FEW = LINE._replace(horizons=(0.5, 1.4), queries=("self",))
 PAPER = Kind("paper", "gaussian", 16, (0.7, 1.4), ("self",))
 POOL = Kind("minilm", "pool", 32, (), ("self",), layers=2, heads=12)
 SMALL = POOL._replace(layers=1, heads=3)
+BALL = Kind(
+    *("ball", "ball", 8, (0.4,), ("independent", "self_without_diagonal")),
+    parameter="radius",
+    sweep=(0.5, 1.0, 2.0, 4.0),
+)
+HEATED = Kind(
+    *("temperatures", "ball", 3, (0.7,), ("probes",)),
+    parameter="inverse temperature",
+    temperatures=("1", "4", "16", "64"),
+)
+MAP_LINE = Kind(
+    *("map_line", "gaussian", 1, (1.0,), ("map",)),
+    parameter="ball radius",
+    radii=(0.5, 1.0, 2.0, 3.0),
+)
+MAP_SPHERE = MAP_LINE._replace(group="map_sphere", law="sphere", dimension=5, radii=(0.5, 2.0, 8.0))
+COOLED = Kind(
+    *("cooled", "sphere", 5, (0.9,), ("probes",)),
+    parameter="inverse temperature",
+    temperatures=("inf", "1 n^0.333", "1 log n"),
+)
+#: What was said of the decays of `COOLED`.
+VERDICTS = {"inf": "power", "1 n^0.333": "power", "1 log n": "logarithm"}
 
 
 def cell_text(value: float | None) -> str:
@@ -54,13 +99,11 @@ def write_results(
     """Write the five files of a made-up study; `edit` may change each row of each table."""
     made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "cells": []}
     for kind in kinds:
-        cases = [(h, q, "") for q in kind.queries for h in kind.horizons]
-        cases += [(0.4 + 0.1 * layer, "self", str(layer)) for layer in range(kind.layers)]
-        for horizon, queries, layer in cases:
-            digest = hashlib.sha256(f"{kind}{horizon}{queries}{layer}".encode()).hexdigest()[:12]
-            place = f"{kind.group}_layer{layer}" if layer else f"d{kind.dimension}"
-            problem = f"{kind.law}_{place}_{queries}-{digest}"
-            _write_problem(made, kind, horizon, queries, layer, problem, estimators, statistics)
+        for case in _cases(kind):
+            digest = hashlib.sha256(f"{kind}{case}".encode()).hexdigest()[:12]
+            place = f"{kind.group}_layer{case.layer}" if case.layer else f"d{kind.dimension}"
+            problem = f"{kind.law}_{place}_{case.queries}-{digest}"
+            _write_problem(made, kind, case, problem, estimators, statistics)
     folder.mkdir(parents=True, exist_ok=True)
     columns = {
         "summary": tables.SUMMARY_COLUMNS,
@@ -87,21 +130,50 @@ def write_results(
     return folder
 
 
+def _cases(kind: Kind) -> list[Case]:
+    found = []
+    for queries in kind.queries:
+        for horizon in kind.horizons:
+            plain = Case(horizon, queries)
+            if kind.radii:
+                found += [plain._replace(value=f"{r:g}", radius=f"{r:g}") for r in kind.radii]
+            elif kind.sweep:
+                # A horizon grows with the square of the law's size.
+                for value in kind.sweep:
+                    found.append(Case(horizon * value**2, queries, value=f"{value:g}"))
+            elif len(kind.temperatures) > 1:
+                for text in kind.temperatures:
+                    value = text if text.isdigit() else ""
+                    found.append(plain._replace(value=value, temperature=text))
+            else:
+                found.append(plain._replace(value=f"{horizon:g}"))
+    return found + [Case(0.4 + 0.1 * layer, "self", str(layer)) for layer in range(kind.layers)]
+
+
+def made_constant(radius: float) -> float:
+    """Return the made-up constant of the limiting process of a map."""
+    return 0.8 * radius * math.exp(radius**2 / 4)
+
+
 def _write_problem(
     made: dict[str, list[dict[str, str]]],
     kind: Kind,
-    horizon: float,
-    queries: str,
-    layer: str,
+    case: Case,
     problem: str,
     estimators: tuple[str, ...],
     statistics: tuple[str, ...],
 ) -> None:
+    horizon, queries, layer = case.horizon, case.queries, case.layer
+    on_ball, temperature = queries == "map", case.temperature
+    cold = temperature == "inf" or "n" in temperature
+    compact = kind.law in ("ball", "sphere")
     for estimator in estimators:
-        exact = estimator == "gaussian_exact"
+        exact = estimator in EXACT
         outcome, cause = "ok", ""
         if exact and kind.law == "pool":
             outcome, cause = "unsupported", "the law is a pool, not a Gaussian"
+        elif exact and (on_ball or queries == "probes" or (estimator == EXACT[0]) == compact):
+            outcome, cause = "unsupported", "no expectation is known here"
         elif estimator == "torch_device" and horizon == 1.4:
             outcome, cause = "failed", "RuntimeError: the device ran away with <the> tokens & all"
         made["cells"].append(
@@ -118,12 +190,13 @@ def _write_problem(
                 "device": "cpu",
                 "fallback": "no CUDA device" if estimator == "torch_device" else "",
                 "dtype": "float64",
+                "exact": str(exact),
             }
         )
         for head in range(kind.heads):
-            for place, statistic in enumerate(STATISTICS):
-                bias = statistic == "second_moment_bias"
-                if statistic not in statistics or (exact and not bias):
+            for place, statistic in enumerate(("map",) if on_ball else statistics):
+                bias, limit = statistic == "second_moment_bias", 0.0
+                if exact and not bias:
                     continue
                 sharp = horizon * (1 + 0.03 * head)
                 seed = int.from_bytes(
@@ -134,25 +207,49 @@ def _write_problem(
                 if bias:
                     beta = theory.bias_exponent(sharp) * 0.9 + (0 if exact else wobble)
                 prefactor = (3.0 if layer else 1.2) * sharp
+                told = "cannot tell"
+                if compact and not cold:
+                    beta = (1.0 if bias else 0.5) + wobble
+                if temperature.isdigit():
+                    prefactor *= float(temperature)
+                if cold:
+                    told = VERDICTS[temperature]
+                    beta = {"inf": 0.25, "1 log n": 0.11}.get(temperature, 0.33) + wobble
+                constant = prefactor * 30.0 ** (0.5 - beta)
+                if on_ball:
+                    # The largest ball's interval does not hold the constant.
+                    beta, limit = 0.5 + wobble, made_constant(float(case.radius))
+                    constant = limit * (1.2 if float(case.radius) == kind.radii[-1] else 1.03)
                 count = (prefactor / 0.1) ** (1 / beta)
                 note = ""
                 if count > SIZES[-1]:
                     count, note = math.nan, "epsilon is not reached at the largest size"
                 elif count < SIZES[0]:
                     count, note = math.nan, "epsilon is reached before the smallest size"
+                if on_ball and float(case.radius) == kind.radii[-1]:
+                    words = "too few effective keys somewhere on the ball at 4 of 9 sizes"
+                    note = "; ".join([words, *([note] if note else [])])
                 if place == 1 and head % 5 == 2:
                     note = "; ".join(["within noise at 3 of 9 sizes", *([note] if note else [])])
                 ran = outcome == "ok"
-                normed = statistic in ("mean", "covariance") and not layer
+                normed = statistic in ("mean", "covariance") and kind.law == "gaussian"
                 predicted = theory.beta_predicted(sharp) if normed else None
-                if bias and queries == "independent":
+                if bias and queries == "independent" and kind.law == "gaussian":
                     predicted = theory.bias_exponent(sharp)
+                if temperature == "inf":
+                    predicted = 0.25
                 known = ran and count == count
                 made["summary"].append(
                     {
                         "study": "made_up",
                         "problem": problem,
                         "group": kind.group,
+                        "parameter": kind.parameter,
+                        "parameter_value": case.value,
+                        "attention": "hardmax" if temperature == "inf" else "softmax",
+                        "inverse_temperature": temperature,
+                        "radius": case.radius,
+                        "exact": str(exact),
                         "law": kind.law,
                         "dimension": str(kind.dimension),
                         "horizon": cell_text(sharp if ran else None),
@@ -176,6 +273,24 @@ def _write_problem(
                         "prefactor": cell_text(prefactor if ran else None),
                         "prefactor_low": cell_text(prefactor * 0.9 if ran and not exact else None),
                         "prefactor_high": cell_text(prefactor * 1.1 if ran and not exact else None),
+                        "gamma": cell_text(beta * 7 if ran else None),
+                        "gamma_low": cell_text(beta * 7 - 0.1 if ran and not exact else None),
+                        "gamma_high": cell_text(beta * 7 + 0.1 if ran and not exact else None),
+                        "decay": told if ran and not exact else "",
+                        "root_n_constant": cell_text(constant if ran else None),
+                        "root_n_constant_low": cell_text(
+                            constant * 0.95 if ran and not exact else None
+                        ),
+                        "root_n_constant_high": cell_text(
+                            constant * 1.05 if ran and not exact else None
+                        ),
+                        "central_limit_constant": cell_text(
+                            limit * 0.8 if on_ball and ran else None
+                        ),
+                        "process_constant": cell_text(limit if on_ball and ran else None),
+                        "process_constant_error": cell_text(
+                            limit / 1000 if on_ball and ran else None
+                        ),
                         "beta_bound": cell_text(
                             theory.beta_bound(sharp) if normed and ran else None
                         ),
@@ -215,6 +330,14 @@ def _write_problem(
                             "local_slope": cell_text(beta + 0.05 * math.cos(seed + index))
                             if index
                             else "",
+                            # A centred law's mean is 0: no deviation lies along it.
+                            "bias": "" if statistic == "mean" else cell_text(-error / 2),
+                            "bias_low": ""
+                            if exact or statistic == "mean"
+                            else cell_text(-error * 0.7),
+                            "bias_high": ""
+                            if exact or statistic == "mean"
+                            else cell_text(-error * 0.3),
                             "used": "False" if index < 2 else "True",
                         }
                     )
@@ -293,6 +416,13 @@ def build(folder: Path) -> Written:
     write_report(folder, target, figures)
     html = target.read_text(encoding="utf-8")
     return Written(folder, html, Page(html), figures)
+
+
+def build_page(folder: Path) -> Written:
+    """Return the page of a folder, without the figures as files, which take most of the time."""
+    results = read_results(folder)
+    html = render_page(results, draw_study(results.summary, results.curves, results.cells), "")
+    return Written(folder, html, Page(html), folder / "nothing")
 
 
 def exact_texts(rows: list[dict[str, str]]) -> dict[tuple[str, str], str]:

@@ -17,28 +17,37 @@ from pathlib import Path
 
 import pytest
 from made_study import (
+    BALL,
+    COOLED,
     FEW,
+    HEATED,
+    MAP_LINE,
+    MAP_SPHERE,
     PAPER,
     POOL,
     SMALL,
+    VERDICTS,
     Kind,
     Page,
     Written,
     build,
+    build_page,
     cell_text,
     exact_texts,
+    made_constant,
     records,
     write_results,
 )
 
 from tsc_engine import tables
 from tsc_engine.charts.curves import arrange_curves
+from tsc_engine.charts.figure import Figure
 from tsc_engine.charts.figure_files import remove_other_figures
 from tsc_engine.charts.style import estimator_colours
 from tsc_engine.charts.theory_lines import BOUND, FINITE_N, PREDICTION
 from tsc_engine.charts.wording import short
 from tsc_engine.page.cells import costs, unfinished_cells
-from tsc_engine.page.full_table import full_table
+from tsc_engine.page.full_table import TEXT_COLUMNS, full_table
 from tsc_engine.page.reference import reference_rows
 from tsc_engine.page.results import CELL_COLUMNS, read_table
 from tsc_engine.report import write_report
@@ -54,24 +63,52 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return build(write_results(tmp_path_factory.mktemp("study") / "results"))
 
 
-def test_every_shown_number_is_the_text_of_the_summary(written: Written) -> None:
-    expected = exact_texts(written.summary())
-    assert len(written.page.values) > 5_000
-    for key, column, value, _ in written.page.values:
+@pytest.fixture(scope="module")
+def regimes(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Return the report of sweeps, maps and decays, without any problem over horizons."""
+    kinds = (BALL, HEATED, MAP_LINE, MAP_SPHERE, COOLED)
+    estimators = ("numpy_cpu", "torch_device", "gaussian_exact", "radial_exact")
+    folder = tmp_path_factory.mktemp("regimes") / "results"
+    return build_page(write_results(folder, kinds, estimators, statistics=("mean", *NORM_AND_BIAS)))
+
+
+def of_kind(written: Written, kind: Kind, estimator: str = "numpy_cpu") -> list[dict[str, str]]:
+    """Return the rows of a group and an estimator."""
+    rows = written.summary()
+    return [r for r in rows if r["group"] == kind.group and r["estimator"] == estimator]
+
+
+@pytest.mark.parametrize(("name", "least"), [("written", 5_000), ("regimes", 2_000)])
+def test_every_shown_number_is_the_text_of_the_summary(
+    name: str, least: int, request: pytest.FixtureRequest
+) -> None:
+    made: Written = request.getfixturevalue(name)
+    expected = exact_texts(made.summary())
+    assert len(made.page.values) > least
+    for key, column, value, _ in made.page.values:
         assert expected[key, column] == value
 
 
-def test_every_number_of_the_summary_is_shown(written: Written) -> None:
-    texts = {"study", "problem", "group", "law", "model", "queries", "sampler", "estimator"}
-    numbers = set(tables.SUMMARY_COLUMNS) - texts - {"statistic", "outcome", "note"}
-    shown = {(key, column) for key, column, _, _ in written.page.values}
+@pytest.mark.parametrize("name", ["written", "regimes"])
+def test_every_number_of_the_summary_is_shown(name: str, request: pytest.FixtureRequest) -> None:
+    made: Written = request.getfixturevalue(name)
+    shown = {(key, column) for key, column, _, _ in made.page.values}
     expected = {
         place
-        for place, text in exact_texts(written.summary()).items()
-        if text and place[1] in numbers
+        for place, text in exact_texts(made.summary()).items()
+        if text and place[1] not in TEXT_COLUMNS
     }
     assert expected
     assert expected <= shown
+
+
+def test_columns_of_words_hold_words_and_the_others_numbers(
+    written: Written, regimes: Written
+) -> None:
+    for made in (written, regimes):
+        for row in made.summary():
+            for column in set(row) - TEXT_COLUMNS:
+                float(row[column] or 0)
 
 
 def test_shown_text_is_the_value_to_three_digits(written: Written) -> None:
@@ -320,6 +357,12 @@ def infinite_end(table: str, row: dict[str, str]) -> None:
         row["n_eps_high"] = "inf"
 
 
+def forget_constants(table: str, row: dict[str, str]) -> None:
+    if table == "summary":
+        names = ("root_n_constant", "root_n_constant_low", "root_n_constant_high")
+        row.update(dict.fromkeys((*names, "process_constant", "central_limit_constant"), ""))
+
+
 BOTH = ("numpy_cpu", "torch_device")
 
 
@@ -333,6 +376,12 @@ BOTH = ("numpy_cpu", "torch_device")
         ((FEW, SMALL), BOTH, never_reach, {"chart-rates"}, {"chart-n_eps", "chart-heads_n_eps"}),
         ((PAPER,), BOTH, forget_relative, {"chart-errors"}, set()),
         ((FEW,), ("mine", "yours"), infinite_end, {"chart-rates"}, set()),
+        ((BALL,), BOTH, None, {"chart-swept", "chart-n_eps"}, {"chart-rates", "maps", "decays"}),
+        ((BALL,), ("radial_exact",), None, {"chart-swept"}, {"chart-rates", "chart-n_eps"}),
+        ((MAP_LINE,), BOTH, None, {"chart-map", "map-table"}, {"chart-rates", "chart-n_eps"}),
+        ((MAP_LINE,), BOTH, forget_constants, {"map-table"}, {"chart-map"}),
+        ((COOLED,), BOTH, None, {"chart-decays", "decay-table"}, {"chart-rates", "chart-n_eps"}),
+        ((COOLED,), BOTH, fail, {"unfinished"}, {"chart-decays", "decay-table"}),
         ((), (), None, {"answer", "provenance"}, {"chart-rates", "chart-errors", "heads"}),
     ],
     ids=[
@@ -343,6 +392,12 @@ BOTH = ("numpy_cpu", "torch_device")
         "no n(eps)",
         "no relative errors",
         "infinite end and unknown estimators",
+        "only a sweep",
+        "only an exact sweep",
+        "only maps",
+        "maps without constants",
+        "only decays",
+        "decays that failed",
         "no rows",
     ],
 )
@@ -367,7 +422,7 @@ def test_a_study_that_lacks_something_still_has_a_page(
     drawn = {path.stem for path in written.figures.glob("*.svg")}
     for name in json.loads(written.page.data)["figures"]:
         assert f"chart-{name}" in ids
-        assert name in drawn | {"errors", "slopes"}
+        assert name in drawn | {"errors", "signed", "slopes"}
     expected = exact_texts(written.summary())
     for key, column, value, _ in written.page.values:
         assert expected[key, column] == value
@@ -390,9 +445,210 @@ def test_missing_column_is_named(tmp_path: Path) -> None:
 
 def test_estimators_keep_their_colours() -> None:
     few = estimator_colours(["torch_device", "mine"])
-    many = estimator_colours(["torch_device", "mine", "numpy_cpu", "gaussian_exact"])
+    names = ["torch_device", "mine", "numpy_cpu", "gaussian_exact", "radial_exact"]
+    many = estimator_colours(names)
     assert few.items() <= many.items()
-    assert len(set(many.values())) == 4
+    assert len(set(many.values())) == 5
+
+
+def test_who_is_exact_is_said_by_the_table_and_not_by_a_name(tmp_path: Path) -> None:
+    def rename(table: str, row: dict[str, str]) -> None:
+        names = {"gaussian_exact": "a_formula", "numpy_cpu": "gaussian_exact"}
+        row["estimator"] = names.get(row["estimator"], row["estimator"])
+
+    estimators = ("numpy_cpu", "gaussian_exact")
+    folder = write_results(tmp_path / "results", (FEW,), estimators, rename, NORM_AND_BIAS)
+    rows = records(json.loads(build_page(folder).page.data)["figures"]["rates"]["rows"])
+    assert {r["estimator"] for r in rows if r["kind"] == "point"} == {"gaussian_exact"}
+    assert {r["estimator"] for r in rows if r.get("line") == FINITE_N} == {"a_formula"}
+
+
+def test_each_exact_estimator_has_its_own_finite_n_line(tmp_path: Path) -> None:
+    def at_one_radius(table: str, row: dict[str, str]) -> None:
+        if table == "summary":
+            row.update(parameter="scale", parameter_value="1")
+
+    kinds = (FEW, BALL._replace(group="compact", sweep=(0.5, 1.0, 2.0), queries=("self",)))
+    estimators = ("numpy_cpu", "gaussian_exact", "radial_exact")
+    folder = write_results(tmp_path / "results", kinds, estimators, at_one_radius, NORM_AND_BIAS)
+    rows = records(json.loads(build_page(folder).page.data)["figures"]["rates"]["rows"])
+    lines = {(r["estimator"], r["group"]) for r in rows if r.get("line") == FINITE_N}
+    assert lines == {("gaussian_exact", "line"), ("radial_exact", "compact")}
+    panels = {r["panel"] for r in rows}
+    # A panel without any line would leave Vega without an extent to draw an axis over.
+    assert {r["panel"] for r in rows if r["kind"] == "line"} == panels
+    assert len(panels) == 2
+
+
+def test_rates_over_horizons_leave_sweeps_maps_and_decays_out(tmp_path: Path) -> None:
+    folder = write_results(
+        tmp_path / "results", (FEW, BALL, MAP_LINE, COOLED), BOTH, statistics=("mean",)
+    )
+    written = build_page(folder)
+    data = json.loads(written.page.data)["figures"]
+    assert {r["group"] for r in records(data["rates"]["rows"])} == {"line", None}
+    assert {r["group"] for r in records(data["swept"]["rows"])} == {"ball"}
+    assert {r["group"] for r in records(data["map"]["rows"])} == {"map_line"}
+    assert {r["group"] for r in records(data["decays"]["rows"])} == {"cooled"}
+    assert {r["group"] for r in records(data["n_eps"]["rows"])} == {"line", "ball"}
+
+
+def test_sweep_shows_exponent_and_prefactor_of_every_fitted_row(regimes: Written) -> None:
+    columns = ("beta", "beta_low", "beta_high", "prefactor", "prefactor_low", "prefactor_high")
+    drawn = records(json.loads(regimes.page.data)["figures"]["swept"]["rows"])
+    found = {
+        (
+            *(r["problem"], r["estimator"], cell_text(r["parameter_value"])),
+            *(cell_text(r[c]) for c in columns),
+        )
+        for r in drawn
+    }
+    expected = {
+        (r["problem"], r["estimator"], r["parameter_value"], *(r[c] for c in columns))
+        for r in regimes.summary()
+        if r["group"] in ("ball", "temperatures") and r["beta"]
+    }
+    assert found == expected
+    # Four radii at two kinds of queries and four temperatures; three statistics of two estimators
+    # and the bias of the exact one, which knows no fixed probes.
+    assert len(drawn) == (8 + 4) * 3 * 2 + 8
+    assert {r["panel"] for r in drawn} == {
+        "ball · independent · radius",
+        "ball · self, no own key · radius",
+        "temperatures · probes · inverse temperature",
+    }
+    assert all(r["compact"] for r in drawn)
+    assert {r["estimator"] for r in drawn if r["exact"]} == {"radial_exact"}
+
+
+def test_map_stands_beside_the_constants_of_its_limit(regimes: Written) -> None:
+    drawn = records(json.loads(regimes.page.data)["figures"]["map"]["rows"])
+    points = [r for r in drawn if r["kind"] == "point"]
+    expected = {
+        (r["problem"], r["estimator"], r["root_n_constant"], "too few" in r["note"])
+        for r in regimes.summary()
+        if r["queries"] == "map" and r["root_n_constant"]
+    }
+    assert expected == {
+        (r["problem"], r["estimator"], cell_text(r["constant"]), r["few_keys"]) for r in points
+    }
+    assert sum(r["few_keys"] for r in points) == 2 * 2
+    lines = {
+        (r["panel"], r["radius"]): r["constant"] for r in drawn if "process" in (r["line"] or "")
+    }
+    assert lines == {
+        (kind.group, radius): pytest.approx(made_constant(radius), rel=1e-9)
+        for kind in (MAP_LINE, MAP_SPHERE)
+        for radius in kind.radii
+    }
+    # All but the largest ball of each group were made to agree.
+    words = " ".join(regimes.page.words.split())
+    assert "process lies inside the interval of C for 5 of 7 balls" in words
+    assert "0 intervals lie wholly below it and 2 wholly above" in words
+    assert "of 7 balls, 2 lost some." in words
+
+
+def test_decays_stand_with_prediction_and_verdict(regimes: Written) -> None:
+    drawn = records(json.loads(regimes.page.data)["figures"]["decays"]["rows"])
+    rows = of_kind(regimes, COOLED)
+    assert len(drawn) == 2 * len(rows) == 2 * 3 * 3
+    assert {(r["case"].partition(" · ")[2], r["decay"]) for r in drawn} == {
+        ("s = ∞", "power"),
+        ("s = n^0.333", "power"),
+        ("s = log n", "logarithm"),
+    }
+    assert {r["case"] for r in drawn if r["beta_predicted"] is not None} == {"cooled · s = ∞"}
+    words = " ".join(regimes.page.words.split())
+    power = 3 * list(VERDICTS.values()).count("power")
+    assert f"prefer a power of n in {power} of 9 decays and a power of log n in 3" in words
+    table = regimes.html.split('id="decay-table"')[1].split("</table>")[0]
+    shown = {(key, column) for key, column, _, _ in Page(f"<table{table}</table>").values}
+    for row in rows:
+        key = "|".join(row[c] for c in ("problem", "head", "estimator", "statistic"))
+        assert {(key, "beta"), (key, "gamma"), (key, "gamma_high")} <= shown
+    assert table.count("a power of log n") == 2 * 3
+
+
+def test_panels_say_what_tells_problems_apart(regimes: Written) -> None:
+    summary = read_table(regimes.folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    curves = read_table(regimes.folder / "curves.csv", tables.CURVE_COLUMNS)
+    arranged = arrange_curves(summary, curves)
+    assert not arranged.by_horizon
+    panels: dict[str, dict[int, str]] = {}
+    for row in arranged.rows:
+        panels.setdefault(row["set"], {})[row["order"]] = row["panel"]
+    in_order = {name: [found[k] for k in sorted(found)] for name, found in panels.items()}
+    radii = ["radius = 0.5", "radius = 1", "radius = 2", "radius = 4"]
+    assert in_order == {
+        "ball · independent queries": radii,
+        "ball · the tokens themselves without their own key": radii,
+        "temperatures · fixed probes": ["s = 1", "s = 4", "s = 16", "s = 64"],
+        "map_line · every point of a ball": ["R = 0.5", "R = 1", "R = 2", "R = 3"],
+        "map_sphere · every point of a ball": ["R = 0.5", "R = 2", "R = 8"],
+        "cooled · fixed probes": ["s = log n", "s = n^0.333", "s = ∞"],
+    }
+
+
+def test_horizons_come_back_where_nothing_else_tells_problems_apart(tmp_path: Path) -> None:
+    kinds = (MAP_LINE._replace(horizons=(0.5, 2.0), radii=(1.0, 2.0)), FEW)
+    folder = write_results(tmp_path / "results", kinds, BOTH)
+    summary = read_table(folder / "summary.csv", tables.SUMMARY_COLUMNS)
+    curves = read_table(folder / "curves.csv", tables.CURVE_COLUMNS)
+    panels = {(r["group"], r["panel"]) for r in arrange_curves(summary, curves).rows}
+    maps = {f"H = {h:g} · R = {r:g}" for h in (0.5, 2.0) for r in (1.0, 2.0)}
+    assert panels == {("map_line", p) for p in maps} | {("line", "H = 0.5"), ("line", "H = 1.4")}
+
+
+def test_signed_deviations_are_those_of_the_table(regimes: Written) -> None:
+    data = json.loads(regimes.page.data)["curves"]
+    with (regimes.folder / "curves.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    for name in ("bias", "bias_low", "bias_high"):
+        place = 4 + data["columns"].index(name)
+        shown = [cell_text(row[place]) for row in data["rows"]]
+        assert shown == [row[name] for row in rows]
+    assert any(row["bias"].startswith("-") for row in rows)
+    assert "chart-signed" in regimes.page.ids
+
+
+def test_page_without_signed_deviations_has_no_chart_of_them(tmp_path: Path) -> None:
+    def forget(table: str, row: dict[str, str]) -> None:
+        if table == "curves":
+            row.update(bias="", bias_low="", bias_high="")
+
+    folder = write_results(tmp_path / "results", (FEW,), BOTH, forget, NORM_AND_BIAS)
+    written = build_page(folder)
+    assert "chart-signed" not in written.page.ids
+    assert "bias" not in json.loads(written.page.data)["curves"]["columns"]
+
+
+def test_polynomials_of_a_study_keep_their_names(tmp_path: Path) -> None:
+    names = ("mean", "fourth_power")
+    folder = write_results(tmp_path / "results", (FEW,), BOTH, statistics=names)
+    written = build(folder)
+    assert "fourth_power" in written.page.words
+    assert "fourth power" not in written.page.words
+    assert (written.figures / "errors-line-fourth_power.svg").exists()
+
+
+def test_layers_without_a_value_are_left_out_of_a_file() -> None:
+    layers = [{"mark": "rule", "name": "needs_low"}, {"mark": "line"}]
+    template = {"spec": {"layer": layers}, "facet": {"field": "panel"}}
+    empty = Figure("f", "t", template, [{"panel": "p", "low": None}])
+    full = Figure("f", "t", template, [{"panel": "p", "low": 1.0}])
+    assert empty.specification()["spec"]["layer"] == [{"mark": "line"}]
+    assert full.specification()["spec"]["layer"] == layers
+
+
+def test_one_case_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
+    kind = FEW._replace(horizons=(0.3, 1.1, 3.0))
+    folder = write_results(tmp_path / "results", (kind,), BOTH, statistics=("mean",))
+    written = build_page(folder)
+    counts = [r for r in written.summary() if r["estimator"] == "numpy_cpu"]
+    sides = ["smallest" in r["note"] for r in counts], ["largest" in r["note"] for r in counts]
+    assert [sum(side) for side in sides] == [1, 1]
+    words = " ".join(written.page.words.split())
+    assert "Of 3 cases, 1 is there before the smallest size and 1 not yet at the largest." in words
 
 
 def test_large_study_writes_a_heads_own_numbers_once_and_stays_small(tmp_path: Path) -> None:

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
-def log_axis(channel: str, count: int, sizes: bool = False) -> Any:
+def decades(panels: Iterable[Sequence[float]]) -> float:
+    """Return the decades to label by, where panels have scales of their own; 0 without values.
+
+    Those of the narrowest panel, so that none is left without labels, but at most two less than
+    those of the widest, which would have too many.
+    """
+    spans = [
+        math.log10(max(values) / min(values)) for values in panels if values and min(values) > 0
+    ]
+    return max(min(spans), max(spans) - 2.0) if spans else 0.0
+
+
+def log_axis(
+    channel: str, count: int, sizes: bool = False, span_of_panels: float | None = None
+) -> Any:
     """Return a logarithmic axis that labels as many values of a decade as its range leaves room.
 
     1, 2 and 5 up to two decades, 1 and 3 up to four, powers of ten beyond; other lines are muted.
@@ -20,6 +34,8 @@ def log_axis(channel: str, count: int, sizes: bool = False) -> Any:
         Ticks to aim at.
     sizes : bool
         Whether the values are numbers of tokens, written as ``1k``.
+    span_of_panels : float, optional
+        Decades of the domain, where each panel has a scale of its own and so no common domain.
 
     Returns
     -------
@@ -30,6 +46,8 @@ def log_axis(channel: str, count: int, sizes: bool = False) -> Any:
     # The base of the value's decade; the small number keeps 1000 from counting as 9.99 x 100.
     digit = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
     span = f"log(domain('{channel}')[1] / domain('{channel}')[0]) / LN10"
+    if span_of_panels is not None:
+        span = f"{span_of_panels:.3f}"
     digits = f"({span} < 2.4 ? [1, 2, 5] : {span} < 4.2 ? [1, 3] : [1])"
     labelled = f"indexof({digits}, {digit}) >= 0"
     written = (

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsc_engine.charts.table_rows import Row, distinct, number
+from tsc_engine.charts.cases import Cases
+from tsc_engine.charts.table_rows import Row, distinct, ends_in_hardmax, is_map, is_true, number
 from tsc_engine.charts.wording import queries_words
+from tsc_engine.tables import SUMMARY_COLUMNS
+
+#: The signed deviation along the limit, relative, and its interval.
+BIAS = ("bias", "bias_low", "bias_high")
 
 
 @dataclass(frozen=True)
@@ -21,15 +26,25 @@ class Curves:
         What a reader chooses from: a group and its queries, or one layer of a real model.
     rows : list of dict
         One row per point: ``set, set_order, panel, order, series, group, queries, layer, horizon,
-        estimator, statistic, size, error, low, high, drawn_low, fitted, local_slope, used,
-        epsilon``. ``error`` is relative where the table has relative errors.
+        estimator, statistic, size, error, low, high, drawn_low, fitted, local_slope, bias,
+        bias_low, bias_high, used, epsilon, place``. ``error`` is relative where the table has
+        relative errors; the bias always is. ``place`` is that of the problem or head in its set,
+        from 0 to 1.
     relative : bool
         Whether ``error`` is the relative one.
+    by_horizon : bool
+        Whether nothing but horizons tells the problems of a set apart.
     """
 
     sets: list[str]
     rows: list[dict[str, Any]]
     relative: bool
+    by_horizon: bool
+
+    @property
+    def signed(self) -> bool:
+        """Whether any row has a signed deviation."""
+        return any(row["bias"] is not None for row in self.rows)
 
 
 def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
@@ -49,20 +64,14 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
         if relative
         else ("error", "error_low", "error_high")
     )
-    empty: dict[str, str] = dict.fromkeys(
-        ("layer", "model", "dimension", "law", "horizon", "epsilon"), ""
-    )
+    empty = dict.fromkeys(SUMMARY_COLUMNS, "")
 
+    cases = Cases(summary)
     layered: dict[str, bool] = {}
-    dimensions: dict[tuple[str, str], set[str]] = {}
-    laws: dict[tuple[str, str], set[str]] = {}
     kinds: dict[str, set[str]] = {}
     for row in curves:
         info = about.get((row["problem"], row["head"]), empty)
         layered[row["problem"]] = bool(info["layer"]) or len(heads.get(row["problem"], set())) > 1
-        key = (row["group"], row["queries"])
-        dimensions.setdefault(key, set()).add(info["dimension"])
-        laws.setdefault(key, set()).add(info["law"])
         kinds.setdefault(row["group"], set()).add(row["queries"])
 
     labels: dict[tuple[str, str], str] = {}
@@ -72,23 +81,17 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
         identity = (row["problem"], row["head"])
         if identity in labels:
             continue
-        info = about.get(identity, empty)
-        horizon = number(row["horizon"])
-        parts = [] if horizon is None else [f"H = {horizon:.3g}"]
+        info = about.get(identity, empty | {name: row[name] for name in ("group", "queries")})
+        parts = cases.parts({**info, "horizon": row["horizon"]})
         if layered[row["problem"]]:
             layer = f"layer {info['layer']}" if info["layer"] else row["problem"]
-            several = len(kinds[row["group"]]) > 1
-            names[row["problem"]] = " · ".join(
-                [row["group"], layer] + ([queries_words(row["queries"])] if several else [])
-            )
-            parts.insert(0, f"head {row['head']}")
+            more = [queries_words(row["queries"])] if len(kinds[row["group"]]) > 1 else []
+            temperature = cases.temperature(info)
+            more += [] if temperature is None else [temperature]
+            names[row["problem"]] = " · ".join([row["group"], layer, *more])
+            parts = [f"head {row['head']}", *(part for part in parts if part != temperature)]
         else:
             names[row["problem"]] = f"{row['group']} · {queries_words(row['queries'])}"
-            key = (row["group"], row["queries"])
-            if len(dimensions[key]) > 1:
-                parts.append(f"d = {info['dimension']}")
-            if len(laws[key]) > 1:
-                parts.append(info["law"])
         labels[identity] = " · ".join(parts) or row["problem"]
         taken.setdefault((names[row["problem"]], labels[identity]), []).append(identity)
     for identities in taken.values():
@@ -106,10 +109,17 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
             for problem in problems:
                 names[problem] = f"{name} · {problem[-6:]}"
 
-    def rank(row: Row) -> tuple[float, float, str]:
+    def rank(row: Row) -> tuple[float, tuple[float, str], float, float, str]:
+        info = about.get((row["problem"], row["head"]), empty)
         head, horizon = number(row["head"]), number(row["horizon"])
+        varied = number(info["radius"]) if is_map(info) else number(info["parameter_value"])
+        temperature = number(info["inverse_temperature"])
+        # Finite temperatures, then those that grow, then argmax attention.
+        late = "~" if info["attention"] == "hardmax" else info["inverse_temperature"]
         return (
             -1.0 if head is None or not layered[row["problem"]] else head,
+            (math.inf, late) if temperature is None else (temperature, ""),
+            math.inf if varied is None else varied,
             math.inf if horizon is None else horizon,
             row["problem"],
         )
@@ -149,11 +159,21 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
                 "drawn_low": None if lower is None or not value else max(lower, value / 10),
                 "fitted": fitted if fitted is not None and fitted > 0 else None,
                 "local_slope": number(row["local_slope"]),
-                "used": row["used"].strip().lower() in ("true", "1", "1.0", "yes"),
+                **{name: number(row[name]) for name in BIAS},
+                "used": is_true(row["used"]),
                 "epsilon": number(info["epsilon"]) if relative else None,
             }
         )
     sets = distinct(row["set"] for row in rows)
+    places = {name: sorted({row["order"] for row in rows if row["set"] == name}) for name in sets}
     for row in rows:
         row["set_order"] = sets.index(row["set"])
-    return Curves(sets, rows, relative)
+        among = places[row["set"]]
+        row["place"] = among.index(row["order"]) / max(1, len(among) - 1)
+    by_horizon = all(
+        about.get((row["problem"], row["head"]), empty)["parameter"] in ("", "horizon", "scale")
+        and not is_map(row)
+        and not ends_in_hardmax(about.get((row["problem"], row["head"]), empty))
+        for row in curves
+    )
+    return Curves(sets, rows, relative, by_horizon)

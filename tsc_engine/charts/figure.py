@@ -12,6 +12,10 @@ from typing import Any
 
 from tsc_engine.charts.style import configuration
 
+#: A layer with this in its name is left out where no row has the field that is named behind it:
+#: Vega warns of an empty one.
+NEEDS = "needs_"
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -42,6 +46,9 @@ class Figure:
             field, most = self.template["facet"]["field"], self.template["columns"]
             panels = max(1, len({row[field] for row in self.rows}))
             layout["columns"] = math.ceil(panels / math.ceil(panels / most))
+        if "layer" in self.template.get("spec", {}):
+            kept = [part for part in self.template["spec"]["layer"] if self._has_rows(part)]
+            layout["spec"] = {**self.template["spec"], "layer": kept}
         return {
             **self.template,
             **layout,
@@ -51,6 +58,11 @@ class Figure:
             # vl-convert lays text out by this font's widths; these fonts share them.
             "config": configuration() | {"font": "Arial, 'Liberation Sans', Helvetica, sans-serif"},
         }
+
+    def _has_rows(self, layer: dict[str, Any]) -> bool:
+        name: str = layer.get("name", "")
+        field = name.removeprefix(NEEDS)
+        return field == name or any(row.get(field) is not None for row in self.rows)
 
 
 def named_rows() -> Any:

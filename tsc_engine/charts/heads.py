@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tsc_engine.charts.cases import Cases
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.style import GREY, tooltips
 from tsc_engine.charts.table_rows import Row, distinct, is_real, number
@@ -31,12 +32,14 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
         return []
     several_groups = len({row["group"] for row in members}) > 1
     several_queries = len({row["queries"] for row in members}) > 1
+    cases = Cases(members)
 
     def label(row: Row) -> str:
         return " · ".join(
             ([row["group"]] if several_groups else [])
             + [statistic_words(row["statistic"])]
             + ([queries_words(row["queries"])] if several_queries else [])
+            + [words for words in [cases.temperature(row)] if words is not None]
         )
 
     order = [

@@ -11,15 +11,26 @@ from tsc_engine.charts.style import tooltips
 from tsc_engine.charts.wording import in_order, statistic_words
 
 
-def slopes_template(points: bool = True) -> dict[str, Any]:
-    """Return the specification of local slopes: one line per problem or head, by horizon."""
+def slopes_template(by_horizon: bool, points: bool = True) -> dict[str, Any]:
+    """Return the specification of local slopes: one line per problem or head, by horizon.
+
+    Where it is not the horizon that tells problems apart, the colour is a problem's place in its
+    set.
+    """
     import altair as alt
 
-    colour = alt.Color(
-        "horizon:Q",
-        scale=alt.Scale(scheme="viridis"),
-        legend=alt.Legend(title="horizon H", gradientLength=160),
-    )
+    if by_horizon:
+        legend = alt.Legend(title="horizon H", gradientLength=160)
+        colour = alt.Color("horizon:Q", scale=alt.Scale(scheme="viridis"), legend=legend)
+    else:
+        legend = alt.Legend(
+            title="place in its panel",
+            gradientLength=160,
+            values=[0, 1],
+            labelExpr="datum.value == 0 ? 'first' : 'last'",
+        )
+        scale = alt.Scale(scheme="viridis", domain=[0, 1])
+        colour = alt.Color("place:Q", scale=scale, legend=legend)
     x = alt.X(
         "size:Q",
         title="tokens n",
@@ -56,7 +67,7 @@ def slopes_figures(curves: Curves, estimator: str | None) -> list[Figure]:
     The bias is drawn for the estimator that has it, whichever that is.
     """
     figures: list[Figure] = []
-    template = slopes_template(points=len(curves.rows) <= 6_000)
+    template = slopes_template(curves.by_horizon, points=len(curves.rows) <= 6_000)
     template["spec"].update(width=240, height=150)
     for statistic in in_order(row["statistic"] for row in curves.rows):
         rows = slopes_rows(curves, statistic, estimator)

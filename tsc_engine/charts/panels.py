@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tsc_engine.charts.table_rows import Row, distinct
-from tsc_engine.charts.wording import in_order, queries_words, statistic_words
+from tsc_engine.charts.wording import in_order, queries_short, queries_words, statistic_words
+
+#: Letters that a panel's name has for its queries.
+_ROOM = 24
 
 
 def panel_name(row: Row) -> str:
     """Return the panel of a row of the summary, in words."""
-    return f"{statistic_words(row['statistic'])} · {queries_words(row['queries'])}"
+    queries = queries_words(row["queries"])
+    if len(queries) > _ROOM:
+        queries = queries_short(row["queries"])
+    return f"{statistic_words(row['statistic'])} · {queries}"
 
 
 def panel_names(rows: Iterable[Row]) -> list[str]:

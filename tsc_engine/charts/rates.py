@@ -8,8 +8,15 @@ from typing import Any
 from tsc_engine.charts.axes import aside, horizon_axis, horizon_scale
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.panels import panel_name, panel_names
-from tsc_engine.charts.style import GREY, KNOWN_COLOURS, SHAPES, estimator_scale, tooltips
-from tsc_engine.charts.table_rows import EXACT, Row, distinct, is_real, number
+from tsc_engine.charts.style import GREY, SHAPES, estimator_scale, tooltips
+from tsc_engine.charts.table_rows import (
+    Row,
+    distinct,
+    is_exact,
+    number,
+    over_horizons,
+    swept_groups,
+)
 from tsc_engine.charts.theory_lines import (
     BOUND,
     DASHES,
@@ -22,6 +29,9 @@ from tsc_engine.charts.theory_lines import (
 
 def rates_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure | None:
     """Draw fitted rates against the horizon for synthetic laws, beside what theory says.
+
+    Only at a constant temperature, and without the groups that sweep a parameter of their own
+    (`tsc_engine.charts.swept`).
 
     The exact finite-n curve is the slope of a *bias*. It is drawn in the panel of the measured
     bias; a study that measures none has it in the panel of the second moment or else of the
@@ -41,17 +51,16 @@ def rates_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure |
     """
     import altair as alt
 
+    swept = set(swept_groups(summary))
     fitted = [
         row
         for row in summary
-        if not is_real(row)
-        and number(row["beta"]) is not None
-        and number(row["horizon"]) is not None
+        if over_horizons(row) and row["group"] not in swept and number(row["beta"]) is not None
     ]
     if not fitted:
         return None
-    sampled = [row for row in fitted if row["estimator"] != EXACT]
-    exact = [row for row in fitted if row["estimator"] == EXACT]
+    sampled = [row for row in fitted if not is_exact(row)]
+    exact = [row for row in fitted if is_exact(row)]
     hosts = {row["statistic"] for row in sampled}
     bias = "second_moment_bias"
     places = [bias] if bias in hosts else [h for h in ("second_moment", "covariance") if h in hosts]
@@ -64,11 +73,17 @@ def rates_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure |
     rows += theory_lines(sampled + exact, "beta_bound", BOUND)
     rows += theory_lines(sampled + exact, "beta_predicted", PREDICTION)
     rows += finite_n_lines(exact)
-    y = alt.Y("beta:Q", title="rate β", scale=alt.Scale(zero=True), axis=alt.Axis(minExtent=28))
-    layers = _line_layers(rows, scale, y)
-    if sampled:
-        layers += _point_layers(sampled, colours, y)
     order = panel_names(sampled + exact)
+    rows += _empty_lines(rows, order)
+    y = alt.Y("beta:Q", title="rate β", scale=alt.Scale(zero=True), axis=alt.Axis(minExtent=28))
+    colour = alt.Color(
+        "estimator:N",
+        scale=estimator_scale(colours, (row["estimator"] for row in fitted)),
+        legend=alt.Legend(title="estimator", symbolType="circle"),
+    )
+    layers = _line_layers(rows, scale, y, colour)
+    if sampled:
+        layers += _point_layers(sampled, y, colour)
     count = max(1, len({row["queries"] for row in sampled + exact}))
     chart = (
         alt.layer(*layers)
@@ -107,12 +122,27 @@ def _points(sampled: Sequence[Row], horizons: Sequence[float], wide: bool) -> li
     return points
 
 
-def _line_layers(rows: Sequence[Mapping[str, Any]], scale: Any, y: Any) -> list[Any]:
+def _empty_lines(rows: Sequence[Mapping[str, Any]], panels: Sequence[str]) -> list[dict[str, Any]]:
+    """Return lines of one point, which nobody sees, for panels that have points but no line.
+
+    Vega warns of an axis whose layer has no value in a panel.
+    """
+    found: list[dict[str, Any]] = []
+    for panel in panels:
+        members = [row for row in rows if row["panel"] == panel]
+        if members and not any(row["kind"] == "line" for row in members):
+            place = {name: members[0][name] for name in ("panel", "horizon", "beta")}
+            found.append({"kind": "line", "branch": "nothing", **place})
+    return found
+
+
+def _line_layers(rows: Sequence[Mapping[str, Any]], scale: Any, y: Any, colour: Any) -> list[Any]:
     """Return the lines of theory; the first layer, which also carries the horizon axis."""
     import altair as alt
 
     present = [n for n in (BOUND, PREDICTION, FINITE_N) if any(r.get("line") == n for r in rows)]
     line = alt.Chart().transform_filter("datum.kind == 'line'")
+    shade = alt.condition(alt.datum.line == FINITE_N, colour, alt.value(GREY))
     layers = [
         line.mark_line(strokeWidth=2).encode(
             x=alt.X("horizon:Q", title="horizon H", scale=scale, axis=horizon_axis()),
@@ -123,35 +153,35 @@ def _line_layers(rows: Sequence[Mapping[str, Any]], scale: Any, y: Any) -> list[
                 scale=alt.Scale(domain=present, range=[DASHES[n] for n in present]),
                 legend=alt.Legend(title="theory", symbolSize=500) if present else None,
             ),
-            color=alt.condition(
-                alt.datum.line == FINITE_N, alt.value(KNOWN_COLOURS[EXACT]), alt.value(GREY)
-            ),
+            color=shade,
             tooltip=tooltips(
-                ("line", "line"), ("group", "group"), ("horizon", "H"), ("beta", "exponent")
+                ("line", "line"),
+                ("estimator", "estimator"),
+                ("group", "group"),
+                ("horizon", "H"),
+                ("beta", "exponent"),
             ),
         )
     ]
     if FINITE_N in present:
         # A law with a single head would otherwise leave no mark at all.
         layers.append(
-            line.transform_filter(alt.datum.line == FINITE_N)
-            .mark_point(filled=True, size=14, color=KNOWN_COLOURS[EXACT], opacity=1)
-            .encode(x="horizon:Q", y="beta:Q")
+            line.mark_point(filled=True, opacity=1).encode(
+                x="horizon:Q",
+                y="beta:Q",
+                color=shade,
+                size=alt.condition(alt.datum.line == FINITE_N, alt.value(14), alt.value(0)),
+            )
         )
     return layers
 
 
-def _point_layers(sampled: Sequence[Row], colours: Mapping[str, str], y: Any) -> list[Any]:
+def _point_layers(sampled: Sequence[Row], y: Any, colour: Any) -> list[Any]:
     """Return the measured rates with their intervals."""
     import altair as alt
 
     groups = distinct(row["group"] for row in sampled)
     point = alt.Chart().transform_filter("datum.kind == 'point'")
-    colour = alt.Color(
-        "estimator:N",
-        scale=estimator_scale(colours, (row["estimator"] for row in sampled)),
-        legend=alt.Legend(title="estimator", symbolType="circle"),
-    )
     shape = alt.Shape(
         "group:N",
         scale=alt.Scale(domain=groups, range=[SHAPES[i % len(SHAPES)] for i in range(len(groups))]),

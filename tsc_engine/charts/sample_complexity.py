@@ -9,7 +9,7 @@ from tsc_engine.charts.axes import aside, horizon_axis, horizon_scale, log_axis
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.panels import panel_name, panel_names
 from tsc_engine.charts.style import estimator_scale, tooltips
-from tsc_engine.charts.table_rows import EXACT, Row, is_real, number, outside
+from tsc_engine.charts.table_rows import Row, is_exact, number, outside, over_horizons
 
 #: Where a count lies, relative to the sizes of the study.
 _SIDE_WORDS = {
@@ -21,7 +21,7 @@ _SIDE_SHAPES = {"measured": "circle", "above": "triangle-up", "below": "triangle
 
 
 def token_counts_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure | None:
-    """Draw n(eps) against the horizon for synthetic laws.
+    """Draw n(eps) against the horizon for synthetic laws at a constant temperature.
 
     A count that lies outside the sizes of the study is drawn as a triangle at the end of the
     sizes that it passed, pointing to where it lies.
@@ -113,7 +113,7 @@ def _counts(summary: Sequence[Row]) -> list[tuple[Row, float, str]]:
     """Return the rows that have a count, where to draw it, and its side."""
     chosen: list[tuple[Row, float, str]] = []
     for row in summary:
-        if is_real(row) or number(row["horizon"]) is None or row["estimator"] == EXACT:
+        if is_exact(row) or not over_horizons(row):
             continue
         count = number(row["n_eps"])
         if count is not None and count > 0:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tsc_engine.charts.attention_map import map_figure
 from tsc_engine.charts.curves import Curves, arrange_curves
+from tsc_engine.charts.decays import decays_figure
 from tsc_engine.charts.error_curves import errors_figures
 from tsc_engine.charts.figure import Figure
 from tsc_engine.charts.heads import heads_figures
@@ -13,6 +15,7 @@ from tsc_engine.charts.local_slopes import slopes_figures
 from tsc_engine.charts.rates import rates_figure
 from tsc_engine.charts.sample_complexity import token_counts_figure
 from tsc_engine.charts.style import estimator_colours
+from tsc_engine.charts.swept import swept_figure
 from tsc_engine.charts.table_rows import Row, distinct_jobs, is_real, primary_estimator
 from tsc_engine.charts.timings import timings_figure
 
@@ -29,7 +32,7 @@ class StudyFigures:
         The estimator that speaks for synthetic laws and for real heads.
     curves : Curves
         What errors and slopes are drawn from.
-    rates, counts, timings : Figure or None
+    rates, swept, attention_map, decays, counts, timings : Figure or None
     heads : list of Figure
         Maps layer by head over the same rows.
     errors, slopes : list of Figure
@@ -41,6 +44,9 @@ class StudyFigures:
     primary_real: str | None
     curves: Curves
     rates: Figure | None
+    swept: Figure | None
+    attention_map: Figure | None
+    decays: Figure | None
     counts: Figure | None
     heads: list[Figure]
     timings: Figure | None
@@ -50,7 +56,8 @@ class StudyFigures:
     @property
     def whole(self) -> list[Figure]:
         """The figures that the page shows as they are, in its order."""
-        found = (self.rates, self.counts, *self.heads, self.timings)
+        answers = (self.rates, self.swept, self.attention_map, self.decays)
+        found = (*answers, self.counts, *self.heads, self.timings)
         return [figure for figure in found if figure is not None]
 
     @property
@@ -61,7 +68,8 @@ class StudyFigures:
     @property
     def main(self) -> Figure | None:
         """The figure that the page shows even without scripts."""
-        return self.rates or (self.heads[0] if self.heads else None)
+        found = (self.rates, self.swept, self.attention_map, self.decays, *self.heads)
+        return next((figure for figure in found if figure is not None), None)
 
 
 def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Row]) -> StudyFigures:
@@ -87,6 +95,9 @@ def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Ro
         primary_real=primary_real,
         curves=arranged,
         rates=rates_figure(summary, colours),
+        swept=swept_figure(summary, colours),
+        attention_map=map_figure(summary, colours),
+        decays=decays_figure(summary, colours),
         counts=token_counts_figure(summary, colours),
         heads=heads_figures(summary, primary_real),
         timings=timings_figure(

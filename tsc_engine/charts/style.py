@@ -6,13 +6,16 @@ Design" (2008), which readers with any common colour vision can tell apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tsc_engine.charts.table_rows import EXACT
-
-KNOWN_COLOURS = {"numpy_cpu": "#0072B2", "torch_device": "#D55E00", EXACT: "#009E73"}
-MORE_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#7F7F7F", "#A63D8F")
+KNOWN_COLOURS = {
+    "numpy_cpu": "#0072B2",
+    "torch_device": "#D55E00",
+    "gaussian_exact": "#009E73",
+    "radial_exact": "#CC79A7",
+}
+MORE_COLOURS = ("#E69F00", "#56B4E9", "#8C6D1F", "#7F7F7F", "#A63D8F", "#5B5BD6")
 GREY = "#808080"
 SHAPES = ("circle", "cross", "diamond", "square", "triangle-up", "triangle-down")
 
@@ -29,6 +32,14 @@ def estimator_colours(names: Iterable[str]) -> dict[str, str]:
     for index, name in enumerate(others):
         colours[name] = MORE_COLOURS[index % len(MORE_COLOURS)]
     return dict(sorted(colours.items()))
+
+
+def statistic_colours(statistics: Sequence[str]) -> list[str]:
+    """Return colours for statistics, where a figure tells those apart by colour.
+
+    None of them is an estimator's of this project.
+    """
+    return [MORE_COLOURS[index % len(MORE_COLOURS)] for index in range(len(statistics))]
 
 
 def configuration(dark: bool = False) -> dict[str, Any]:
@@ -118,7 +129,8 @@ def shape_scale(colours: Mapping[str, str], present: Iterable[str]) -> Any:
     """
     import altair as alt
 
-    every = [name for name in sorted(colours) if name != EXACT] + [EXACT]
+    known = [name for name in KNOWN_COLOURS if name in colours]
+    every = known + sorted(set(colours) - set(known))
     names = sorted(set(present))
     shapes = [SHAPES[every.index(n) % len(SHAPES)] if n in every else "circle" for n in names]
     return alt.Scale(domain=names, range=shapes)

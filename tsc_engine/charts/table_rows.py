@@ -11,9 +11,6 @@ T = TypeVar("T", bound=Hashable)
 Row = Mapping[str, str]
 """One line of a results table, column name to the exact text of the file."""
 
-#: Estimators that compute an expectation instead of drawing tokens.
-EXACT = "gaussian_exact"
-
 
 def number(text: str | None) -> float | None:
     """Return the finite number that a table cell holds, or None for an empty or infinite one."""
@@ -31,9 +28,55 @@ def distinct(values: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(values))
 
 
+def is_true(text: str) -> bool:
+    """Say whether a table cell holds a yes."""
+    return text.strip().lower() in ("true", "1", "1.0", "yes")
+
+
 def is_real(row: Row) -> bool:
     """Say whether a row of the summary belongs to a head of a real model."""
     return bool(row["layer"].strip() or row["model"].strip())
+
+
+def is_exact(row: Row) -> bool:
+    """Say whether the row's estimator computes expectations instead of drawing tokens."""
+    return is_true(row["exact"])
+
+
+def is_map(row: Row) -> bool:
+    """Say whether a row is about the attention map on a ball."""
+    return row["queries"] == "map"
+
+
+def ends_in_hardmax(row: Row) -> bool:
+    """Say whether the limit is that of argmax attention: at once, or with s growing with n."""
+    return row["attention"] == "hardmax" or "n" in row["inverse_temperature"]
+
+
+def is_swept(row: Row) -> bool:
+    """Say whether the row's group varies something other than heads and balls, by numbers."""
+    known = ("", "horizon", "scale", "ball radius")
+    return row["parameter"] not in known and number(row["parameter_value"]) is not None
+
+
+def over_horizons(row: Row) -> bool:
+    """Say whether a row has its place on an axis of horizons.
+
+    That is a synthetic law at a constant temperature, read at queries and not on a whole ball.
+    """
+    if is_real(row) or is_map(row) or ends_in_hardmax(row):
+        return False
+    return number(row["horizon"]) is not None
+
+
+def swept_groups(rows: Iterable[Row]) -> list[str]:
+    """Return the groups of synthetic laws that sweep a parameter: two or more values of it."""
+    values: dict[str, set[float]] = {}
+    for row in rows:
+        value = number(row["parameter_value"])
+        if is_swept(row) and not is_real(row) and value is not None:
+            values.setdefault(row["group"], set()).add(value)
+    return [group for group, found in values.items() if len(found) > 1]
 
 
 def outside(row: Row) -> str | None:
@@ -59,7 +102,7 @@ def primary_estimator(rows: Iterable[Row]) -> str | None:
     """
     counts: dict[str, int] = {}
     for row in rows:
-        if row["estimator"] != EXACT and number(row["beta"]) is not None:
+        if not is_exact(row) and number(row["beta"]) is not None:
             counts[row["estimator"]] = counts.get(row["estimator"], 0) + 1
     return min(counts, key=lambda name: (-counts[name], name)) if counts else None
 

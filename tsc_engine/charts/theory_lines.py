@@ -68,20 +68,21 @@ def theory_lines(rows: Sequence[Row], column: str, name: str) -> list[dict[str, 
 
 
 def finite_n_lines(exact: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the slopes of the exact finite-n curve, one line per group and dimension.
+    """Return the slopes of the exact finite-n curve, a line per estimator, group and dimension.
 
     Parameters
     ----------
     exact : sequence of Row
-        Rows of the estimator that computes the bias exactly, under the statistic of the panel that
-        they are drawn in.
+        Rows of the estimators that compute the bias exactly, under the statistic of the panel
+        that they are drawn in.
     """
     return [
         {
             "kind": "line",
             "panel": panel_name(row),
             "line": FINITE_N,
-            "branch": f"{row['group']} {row['dimension']}",
+            "branch": f"{row['estimator']} {row['group']} {row['dimension']}",
+            "estimator": row["estimator"],
             "group": row["group"],
             "problem": row["problem"],
             "horizon": number(row["horizon"]),

@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-STATISTICS: tuple[str, ...] = ("covariance", "mean", "second_moment", "second_moment_bias")
 STATISTIC_WORDS: dict[str, str] = {
     "covariance": "covariance",
+    "covariance_operator": "covariance (operator norm)",
     "mean": "mean",
     "second_moment": "second moment",
     "second_moment_bias": "second-moment bias",
+    "map": "attention map",
+}
+STATISTICS: tuple[str, ...] = tuple(STATISTIC_WORDS)
+QUERIES_WORDS: dict[str, str] = {
+    "self_without_diagonal": "the tokens themselves without their own key",
+    "probes": "fixed probes",
+    "map": "every point of a ball",
+}
+QUERIES_SHORT: dict[str, str] = {
+    "self_without_diagonal": "self, no own key",
+    "map": "ball",
 }
 
 
@@ -35,10 +46,30 @@ def in_order(statistics: Iterable[str]) -> list[str]:
 
 
 def statistic_words(statistic: str) -> str:
-    """Return a statistic's name in words."""
-    return STATISTIC_WORDS.get(statistic, statistic.replace("_", " "))
+    """Return a statistic's name in words; a polynomial of the study has the name it gave."""
+    return STATISTIC_WORDS.get(statistic, statistic)
 
 
 def queries_words(queries: str) -> str:
     """Return the name of a kind of queries in words."""
+    if queries in QUERIES_WORDS:
+        return QUERIES_WORDS[queries]
     return f"{queries.replace('_', ' ')} queries" if queries else "queries not named"
+
+
+def queries_short(queries: str) -> str:
+    """Return the name of a kind of queries as a table or a panel has room for it."""
+    return QUERIES_SHORT.get(queries, queries.replace("_", " "))
+
+
+def temperature_words(inverse_temperature: str) -> str:
+    """Return an inverse temperature s as an equation."""
+    if inverse_temperature == "inf":
+        return "s = ∞"
+    factor, _, grows = inverse_temperature.partition(" ")
+    return f"s = {grows if grows and factor == '1' else inverse_temperature}"
+
+
+def parameter_words(parameter: str) -> str:
+    """Return the name of what a group varies, in words."""
+    return parameter.replace("_", " ")

@@ -7,10 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tsc_engine.charts.attention_map import map_rows_of
+from tsc_engine.charts.figure import NEEDS
 from tsc_engine.charts.study_figures import StudyFigures
-from tsc_engine.charts.table_rows import distinct, is_real, number
+from tsc_engine.charts.table_rows import distinct, ends_in_hardmax, is_map, is_real, number
 from tsc_engine.charts.theory_lines import FINITE_N
-from tsc_engine.charts.wording import in_order, queries_words, statistic_words
+from tsc_engine.charts.wording import (
+    in_order,
+    parameter_words,
+    queries_short,
+    statistic_words,
+    temperature_words,
+)
 from tsc_engine.page.cells import costs, unfinished_cells
 from tsc_engine.page.chart_data import MANY_POINTS, chart_data
 from tsc_engine.page.findings import findings
@@ -18,7 +26,7 @@ from tsc_engine.page.full_table import MANY_ROWS, full_table
 from tsc_engine.page.reference import beside_each_other, reference_rows
 from tsc_engine.page.results import Results
 from tsc_engine.page.side_by_side import SideBySide
-from tsc_engine.page.values import first_value, interval_elements, value_element
+from tsc_engine.page.values import first_value, interval_elements, plain_interval, value_element
 from tsc_engine.tables import SUMMARY_COLUMNS
 
 if TYPE_CHECKING:
@@ -40,6 +48,8 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
     references = reference_rows(summary)
     real = [row for row in summary if is_real(row)]
     spoken = [row for row in real if row["estimator"] == figures.primary_real]
+    synthetic = [row for row in summary if not is_real(row)]
+    constant = [row for row in synthetic if not is_map(row) and not ends_in_hardmax(row)]
     return _render(
         study=results.study,
         findings=findings(summary, results.cells, figures.primary, figures.primary_real),
@@ -57,7 +67,10 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         colours=figures.colours,
         primary=figures.primary,
         primary_real=figures.primary_real,
-        synthetic=SideBySide([row for row in summary if not is_real(row)]),
+        synthetic=SideBySide(synthetic),
+        constant=SideBySide(constant),
+        maps=[row for row in map_rows_of(summary) if row["outcome"] == "ok"],
+        decays=[row for row in summary if ends_in_hardmax(row) and row["beta"].strip()],
         real=SideBySide(spoken or real),
         reference=beside_each_other(references),
         reference_estimators=in_order(row["estimator"] for _, row in references),
@@ -69,6 +82,7 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         has_exact=figures.rates is not None
         and any(row.get("line") == FINITE_N for row in figures.rates.rows),
         full_table=full_table(summary),
+        needs=NEEDS,
         rows=len(summary),
         level=results.interval_words,
         many_rows=len(summary) > MANY_ROWS,
@@ -109,7 +123,10 @@ def _render(**content: Any) -> str:
         "interval": interval_elements,
         "rate": lambda row: interval_elements(row, "beta"),
         "statistic_words": statistic_words,
-        "queries_words": queries_words,
+        "queries_short": queries_short,
+        "parameter_words": parameter_words,
+        "temperature_words": temperature_words,
+        "plain_interval": plain_interval,
         "is_real": is_real,
     }
     environment.globals.update(functions)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tsc_engine.charts.curves import Curves
-from tsc_engine.charts.error_curves import errors_template
+from tsc_engine.charts.curves import BIAS, Curves
+from tsc_engine.charts.error_curves import errors_template, signed_template
 from tsc_engine.charts.local_slopes import slopes_rows, slopes_template
 from tsc_engine.charts.study_figures import StudyFigures
 from tsc_engine.charts.style import configuration
@@ -44,10 +44,12 @@ def chart_data(figures: StudyFigures) -> Markup:
             shown[figure.name]["rows"] = _columnar(figure.rows)
     curves = figures.curves
     if figures.errors:
-        names = (row["estimator"] for row in curves.rows)
+        names = {row["estimator"] for row in curves.rows}
         shown["errors"] = {"spec": errors_template(figures.colours, names, curves.relative)}
+        if curves.signed:
+            shown["signed"] = {"spec": signed_template(figures.colours, names)}
     if figures.slopes:
-        shown["slopes"] = {"spec": slopes_template()}
+        shown["slopes"] = {"spec": slopes_template(curves.by_horizon)}
     sloped: dict[str, str | None] = {}
     for statistic in in_order(row["statistic"] for row in curves.rows):
         rows = slopes_rows(curves, statistic, figures.primary)
@@ -79,8 +81,9 @@ def _brief(value: Any) -> Any:
 def _curves_by_series(curves: Curves) -> dict[str, Any]:
     """Return the curves as points of a series; what belongs to the series travels once."""
     many = len(curves.rows) > MANY_POINTS
-    about = ("set", "set_order", "panel", "series", "group", "order", "horizon", "epsilon")
-    point = ("size", "error", "low", "high", "fitted", "local_slope")
+    about = ("set", "set_order", "panel", "series", "group", "order", "place", "horizon", "epsilon")
+    more = BIAS if curves.signed else ()
+    point = ("size", "error", "low", "high", "fitted", "local_slope", *more)
     series = {row["series"]: {name: row[name] for name in about} for row in reversed(curves.rows)}
     names = list(reversed(series))
     estimators = distinct(row["estimator"] for row in curves.rows)

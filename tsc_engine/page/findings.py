@@ -5,16 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tsc_engine.charts.attention_map import map_rows_of
 from tsc_engine.charts.table_rows import (
-    EXACT,
     Row,
     distinct,
     distinct_jobs,
+    ends_in_hardmax,
+    is_exact,
     is_real,
     number,
     outside,
+    over_horizons,
+    swept_groups,
 )
-from tsc_engine.charts.wording import in_order, short, statistic_words
+from tsc_engine.charts.wording import short, statistic_words
+from tsc_engine.page.regimes import (
+    are,
+    decay_sentences,
+    ends,
+    ends_of,
+    leading_statistic,
+    map_sentences,
+    sides,
+    sweep_sentences,
+)
 from tsc_engine.page.values import plain_interval, problem_words, value_element
 
 if TYPE_CHECKING:
@@ -35,17 +49,23 @@ def findings(
     from markupsafe import Markup
 
     sentences: list[Markup] = []
+    swept = swept_groups(summary)
     synthetic = [r for r in summary if not is_real(r) and r["estimator"] == primary]
     real = [r for r in summary if is_real(r) and r["estimator"] == primary_real]
     for words, rows in (("synthetic laws", synthetic), ("real heads", real)):
         sentence = _count_sentence(words, rows)
         if sentence is not None:
             sentences.append(sentence)
-    for words, rows in (("synthetic laws", synthetic), ("real heads", real)):
+    constant = [row for row in synthetic if over_horizons(row)]
+    plain = [row for row in constant if row["group"] not in swept]
+    for words, rows in (("synthetic laws", plain), ("real heads", real)):
         sentence = _rate_sentence(words, rows)
         if sentence is not None:
             sentences.append(sentence)
-    sentences += _theory_sentences(synthetic)
+    sentences += _theory_sentences(constant)
+    sentences += sweep_sentences(synthetic, swept)
+    sentences += map_sentences(map_rows_of(synthetic))
+    sentences += decay_sentences([row for row in synthetic if ends_in_hardmax(row)])
     agreement = _agreement_sentence(summary)
     if agreement is not None:
         sentences.append(agreement)
@@ -73,24 +93,10 @@ def findings(
     return sentences
 
 
-def _leading_statistic(rows: Sequence[Row], column: str) -> list[Row]:
-    """Return the rows with a number in `column`, of the first statistic that has any."""
-    having = [row for row in rows if number(row[column]) is not None]
-    order = in_order(row["statistic"] for row in having)
-    return [row for row in having if row["statistic"] == order[0]] if order else []
-
-
-def _ends(rows: Sequence[Row], column: str) -> tuple[Row, Row]:
-    def size(row: Row) -> float:
-        return number(row[column]) or 0.0
-
-    return min(rows, key=size), max(rows, key=size)
-
-
 def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
     from markupsafe import Markup
 
-    counted = _leading_statistic(rows, "n_eps")
+    counted = leading_statistic(rows, "n_eps")
     asked = [row for row in rows if number(row["epsilon"]) is not None and row["outcome"] == "ok"]
     if not counted:
         if not asked:
@@ -98,7 +104,7 @@ def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
         return Markup("For {}, n(ε) is inside the sizes of the study for none of {} rates.").format(
             words, len(asked)
         )
-    low, high = _ends(counted, "n_eps")
+    low, high = ends(counted, "n_eps")
     statistic = statistic_words(low["statistic"])
     if low is high:
         text = Markup(
@@ -124,27 +130,28 @@ def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
             problem_words(high),
         )
     same = [row for row in asked if row["statistic"] == low["statistic"]]
-    sides = [outside(row) for row in same if number(row["n_eps"]) is None]
-    below, above = sides.count("below"), sides.count("above")
-    if sides:
-        text += Markup(
-            " Of {} cases, {} are there before the smallest size and {} not yet at the largest{}."
-        ).format(
-            len(same),
-            below,
-            above,
-            f"; {len(sides) - below - above} have no count" if len(sides) > below + above else "",
-        )
+    places = [outside(row) for row in same if number(row["n_eps"]) is None]
+    below, above = places.count("below"), places.count("above")
+    without = len(places) - below - above
+    said = []
+    if below or above:
+        verb = "" if are(below) == are(above) else f"{are(above)} "
+        said.append(f"{below} {are(below)} there before the smallest size and {above} {verb}")
+        said[0] += "not yet at the largest"
+    if without:
+        said.append(f"{without} {'has' if without == 1 else 'have'} no count")
+    if said:
+        text += Markup(" Of {} cases, {}.").format(len(same), "; ".join(said))
     return text
 
 
 def _rate_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
     from markupsafe import Markup
 
-    rated = [row for row in _leading_statistic(rows, "beta") if number(row["horizon"]) is not None]
+    rated = [row for row in leading_statistic(rows, "beta") if number(row["horizon"]) is not None]
     if len(rated) < 2:
         return None
-    low, high = _ends(rated, "beta")
+    low, high = ends(rated, "beta")
     return Markup("For {}, the rate β of the {} lies between {} ({}) and {} ({}).").format(
         words,
         statistic_words(low["statistic"]),
@@ -158,26 +165,19 @@ def _rate_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
 def _theory_sentences(rows: Sequence[Row]) -> list[Markup]:
     from markupsafe import Markup
 
-    def ends(row: Row, column: str) -> tuple[float, float, float] | None:
-        low, high, value = (number(row[c]) for c in ("beta_low", "beta_high", column))
-        return None if low is None or high is None or value is None else (low, high, value)
-
     norms = [row for row in rows if row["statistic"] != "second_moment_bias"]
     biases = [row for row in rows if row["statistic"] == "second_moment_bias"]
     sentences: list[Markup] = []
     for words, members in (("mean and covariance", norms), ("second-moment bias", biases)):
-        predicted = [f for row in members if (f := ends(row, "beta_predicted")) is not None]
+        predicted = [f for row in members if (f := ends_of(row, "beta_predicted")) is not None]
         if predicted:
-            inside = sum(low <= value <= high for low, high, value in predicted)
-            below = sum(high < value for _, high, value in predicted)
             sentences.append(
                 Markup(
                     "The exponent predicted for the {} (a conjecture about n → ∞) lies inside the "
-                    "interval of {} of {} rates; {} intervals lie wholly below it and {} wholly "
-                    "above."
-                ).format(words, inside, len(predicted), below, len(predicted) - inside - below)
+                    "interval of {}."
+                ).format(words, sides(predicted, "rates"))
             )
-    bounded = [f for row in norms if (f := ends(row, "beta_bound")) is not None]
+    bounded = [f for row in norms if (f := ends_of(row, "beta_bound")) is not None]
     if bounded:
         slower = sum(high < value for _, high, value in bounded)
         sentences.append(
@@ -195,7 +195,7 @@ def _agreement_sentence(summary: Sequence[Row]) -> Markup | None:
     rates: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in summary:
         beta = number(row["beta"])
-        if beta is not None and row["estimator"] != EXACT:
+        if beta is not None and not is_exact(row):
             place = (row["problem"], row["head"], row["statistic"])
             rates.setdefault(place, {})[row["estimator"]] = beta
     shared = [found for found in rates.values() if len(found) > 1]

@@ -12,12 +12,18 @@ from tsc_engine.tables import SUMMARY_COLUMNS
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_TEXT_COLUMNS = frozenset(
-    ("study", "problem", "group", "law", "model", "queries", "sampler", "estimator", "statistic")
-) | {"outcome", "note"}
+#: Columns of words, which are never written as numbers.
+TEXT_COLUMNS = frozenset(
+    {
+        *("study", "problem", "group", "parameter", "law", "attention", "inverse_temperature"),
+        *("model", "queries", "sampler", "estimator", "exact", "statistic", "decay"),
+        *("outcome", "note"),
+    }
+)
 #: What several rows of one head say alike.
-_SHARED_COLUMNS = frozenset(SUMMARY_COLUMNS[:12]) | {
+_SHARED_COLUMNS = frozenset(SUMMARY_COLUMNS[: SUMMARY_COLUMNS.index("estimator")]) | {
     *("n_min", "n_max", "sizes", "replicates", "beta_bound", "beta_predicted"),
+    *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
     *("epsilon", "log_diagonal_threshold"),
 }
 
@@ -49,7 +55,7 @@ def full_table(summary: Sequence[Row]) -> Markup:
                 ):
                     end += 1
             span = f' rowspan="{end - start}"' if end > start + 1 else ""
-            if column in _TEXT_COLUMNS:
+            if column in TEXT_COLUMNS:
                 cell = f"<td{span}>{escape(first[column])}</td>"
             else:
                 cell = str(value_element(first, column, "td")).replace("<td", f"<td{span}", 1)

@@ -14,7 +14,7 @@ from tsc_engine.tables import CURVE_COLUMNS, SUMMARY_COLUMNS
 #: What the report needs of the cells; the table has more.
 CELL_COLUMNS: tuple[str, ...] = (
     *("problem", "group", "estimator", "outcome", "cause", "replicates"),
-    *("seconds", "peak_mb", "device", "dtype"),
+    *("seconds", "peak_mb", "device", "dtype", "exact"),
 )
 
 

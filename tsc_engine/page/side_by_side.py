@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tsc_engine.charts.table_rows import Row, distinct, outside
+from tsc_engine.charts.table_rows import Row, distinct, is_map, is_swept, outside
 from tsc_engine.charts.wording import in_order
 
 
@@ -26,6 +26,10 @@ class SideBySide:
         Distinct texts, in the order of the rows.
     bounded : bool
         Whether any row has the paper's exponent.
+    parameters : list of str
+        What groups vary by numbers, beside horizons, balls and temperatures.
+    tempered, balls : bool
+        Whether the inverse temperature is not 1 everywhere; whether any row is about a ball.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -50,6 +54,10 @@ class SideBySide:
             for row in cells.values()
             if row["beta"].strip()
         )
+        swept = distinct(row["parameter"] for row in rows if is_swept(row))
+        self.parameters = [name for name in swept if name != "inverse temperature"]
+        self.tempered = any(row["inverse_temperature"] not in ("", "1") for row in rows)
+        self.balls = any(is_map(row) for row in rows)
         self.bounded = any(row["beta_bound"].strip() for row in rows)
         self.predicted = in_order(row["statistic"] for row in rows if row["beta_predicted"].strip())
         self.count_statistics = in_order(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsc_engine.charts.table_rows import Row, is_real, number, outside
-from tsc_engine.charts.wording import queries_words, short
+from tsc_engine.charts.table_rows import Row, ends_in_hardmax, is_map, is_real, number, outside
+from tsc_engine.charts.wording import parameter_words, queries_words, short, temperature_words
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -103,15 +103,28 @@ def plain_interval(row: Row, column: str) -> Markup:
 
 
 def problem_words(row: Row) -> Markup:
-    """Return a problem in words: group, dimension or layer and head, horizon, queries."""
+    """Return a problem in words: group, dimension or layer and head, what it varies, queries."""
     from markupsafe import Markup, escape
+
+    whole = Markup('<span class="whole">{} = {}</span>')
 
     parts = [escape(row["group"])]
     if is_real(row):
         parts += [escape(f"layer {row['layer']}"), escape(f"head {row['head']}")]
     elif row["dimension"]:
         parts.append(escape(f"d = {row['dimension']}"))
-    if row["horizon"].strip():
-        horizon = Markup('<span class="whole">H = {}</span>')
-        parts.append(horizon.format(value_element(row, "horizon")))
-    return Markup(", ").join([*parts, escape(queries_words(row["queries"]))])
+    known = ("", "horizon", "scale", "ball radius", "inverse temperature")
+    varied = row["parameter"] not in known and bool(row["parameter_value"].strip())
+    if varied:
+        words = parameter_words(row["parameter"])
+        parts.append(whole.format(words, value_element(row, "parameter_value")))
+    if is_map(row) and row["radius"].strip():
+        parts.append(whole.format("R", value_element(row, "radius")))
+    if row["inverse_temperature"] not in ("", "1"):
+        temperature = Markup('<span class="whole">{}</span>')
+        parts.append(temperature.format(temperature_words(row["inverse_temperature"])))
+    elif row["horizon"].strip() and not varied and not ends_in_hardmax(row):
+        parts.append(whole.format("H", value_element(row, "horizon")))
+    # A ball's radius says that it is every point of a ball.
+    queries = [] if is_map(row) else [escape(queries_words(row["queries"]))]
+    return Markup(", ").join([*parts, *queries])
