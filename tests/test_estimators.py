@@ -10,13 +10,14 @@ import pytest
 from conftest import TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_limits import full_attention, gaussian_problem
+from test_limits import full_attention, gaussian_problem, pool_problem
 
 from tsc_engine.estimates import estimate, sample_moments
 from tsc_engine.estimators import Batch, Outputs, Request, SamplingEstimator, SamplingOptions
 from tsc_engine.nested import key_tiles, query_tiles
 from tsc_engine.plan import Plan
 from tsc_engine.plugins import load
+from tsc_engine.problems import Problem
 from tsc_engine.softmax import nested_softmax
 from tsc_engine.study import load_study
 
@@ -279,11 +280,19 @@ def test_torch_says_why_it_did_not_take_a_gpu() -> None:
 
 def test_exact_estimator_says_what_it_does_not_support() -> None:
     exact = make("gaussian_exact")
-    record = estimate(
-        exact, gaussian_problem(1, 1.0, "self"), Request(sizes=(4, 8)), None, range(1), "0" * 12
+    growing = gaussian_problem(1, 1.0, "independent")
+    growing = Problem(
+        {**growing.spec, "inverse_temperature": {"grows": "logarithm", "factor": 1.0}},
+        growing.law,
+        growing.sampler,
     )
+    record = estimate(exact, growing, Request(sizes=(4, 8)), None, range(1), "0" * 12)
     assert record.outcome == "unsupported"
-    assert "independent of the keys" in record.cause
+    assert "grows with n" in record.cause
+    pool = pool_problem(np.ones((3, 1, 8, 2)))
+    record = estimate(exact, pool, Request(sizes=(4, 8)), None, range(1), "0" * 12)
+    assert record.outcome == "unsupported"
+    assert "not for pool" in record.cause
     record = estimate(
         exact,
         gaussian_problem(1, 1.0, "independent"),

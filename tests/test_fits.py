@@ -115,12 +115,15 @@ def _job(**changes: object) -> dict:
         "law": {"name": "gaussian", "dimension": 1},
         "queries": "independent",
         "sampler": "iid",
+        "attention": "softmax",
+        "inverse_temperature": 1.0,
     }
     return {
         "problem": problem,
         "dimension": 1,
         "heads": 1,
         "statistics": ["mean"],
+        "polynomials": [],
         "sizes": [int(size) for size in SIZES],
         "epsilon": 0.05,
         "confidence": 0.95,
@@ -218,3 +221,51 @@ def test_notes_of_rates_are_those_that_the_page_reads() -> None:
     assert row["n_eps"] is None
     assert "above the noise" in row["note"]
     assert outside(row) is None
+
+
+WIDE = np.geomspace(100, 1e5, 9).round()
+
+
+@pytest.mark.parametrize(
+    ("law", "verdict"),
+    [
+        (WIDE**-0.25, "power"),
+        (np.log(WIDE) ** -1.0, "logarithm"),
+        # Over one octave the two cannot be told apart at this noise.
+        (None, "cannot tell"),
+        (np.exp(-WIDE / 2e4), "neither"),
+    ],
+)
+def test_power_and_logarithm_are_told_apart_where_the_data_can(
+    law: np.ndarray | None, verdict: str
+) -> None:
+    generator = np.random.default_rng(12)
+    sizes = WIDE if law is not None else np.geomspace(1e4, 2e4, 9).round()
+    mean = law if law is not None else sizes**-0.25
+    record = _record(mean[:, None] * generator.lognormal(0, 0.1, size=(9, 60)))
+    job = _job(sizes=[int(size) for size in sizes])
+    (row,) = rates("one", job, [("mine", record)])["rows"]
+    assert row["decay"] == verdict
+    if verdict == "logarithm":
+        assert row["gamma_low"] < 1.0 < row["gamma_high"]
+    if verdict == "power":
+        assert row["beta_low"] < 0.25 < row["beta_high"]
+
+
+def test_the_constant_of_a_root_n_law_has_an_interval_around_the_truth() -> None:
+    generator = np.random.default_rng(13)
+    errors = 3.0 * SIZES[:, None] ** -0.5 * generator.lognormal(-0.005, 0.1, size=(6, 60))
+    (row,) = rates("one", _job(), [("mine", _record(errors))])["rows"]
+    assert row["root_n_constant_low"] < 3.0 < row["root_n_constant_high"]
+
+
+def test_sizes_with_too_few_effective_keys_are_marked_and_not_fitted() -> None:
+    errors = 3.0 * SIZES[:, None] ** -0.5 * np.linspace(0.9, 1.1, 9)
+    record = _record(errors)
+    share = 30.0 / SIZES[2]
+    arrays = record.arrays | {"effective_share": np.array([share])}
+    tables = rates("one", _job(), [("mine", replace(record, arrays=arrays))])
+    (row,) = tables["rows"]
+    assert [curve["used"] for curve in tables["curves"]] == [False, False, *([True] * 4)]
+    assert "too few effective keys somewhere on the ball at 2 of 6 sizes" in row["note"]
+    assert row["beta"] == pytest.approx(0.5)

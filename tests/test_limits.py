@@ -28,7 +28,7 @@ def gaussian_problem(
         "law": {"name": "gaussian", **law_options.model_dump(mode="json")},
         "head": {"score": "gaussian", "value": "gaussian", "seed": 5, "horizon": horizon},
         "attention": "softmax",
-        "temperature": 1.0,
+        "inverse_temperature": 1.0,
         "sampler": "iid",
         "queries": queries,
     }
@@ -42,7 +42,7 @@ def pool_problem(rows: np.ndarray, queries: str = "self") -> Problem:
     spec = {
         "law": {"name": "pool", "model": model, "layer": 0, "tokens": rows.shape[2]},
         "attention": "softmax",
-        "temperature": 1.0,
+        "inverse_temperature": 1.0,
         "sampler": "iid",
         "queries": queries,
     }

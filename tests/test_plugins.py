@@ -13,6 +13,10 @@ from conftest import ROOT
 from tsc_engine.plugins import load
 
 DROPINS = Path(__file__).parent / "dropins"
+LAWS = [
+    *("ball", "cube", "finite_support", "gaussian", "gaussian_mixture", "hypercube", "pool"),
+    *("sphere", "thin_edge", "truncated_gaussian"),
+]
 GOOD = (DROPINS / "plain_softmax.py").read_text()
 
 
@@ -22,10 +26,11 @@ def test_built_ins_and_drop_ins() -> None:
     assert list(registry.estimators) == [
         "gaussian_exact",
         "numpy_cpu",
+        "radial_exact",
         "torch_device",
         "plain_softmax",
     ]
-    assert list(registry.laws) == ["gaussian", "pool", "segment"]
+    assert list(registry.laws) == [*LAWS, "segment"]
 
 
 @pytest.mark.parametrize(
@@ -93,4 +98,4 @@ def test_listing(tmp_path: Path) -> None:
             [*command, "--json"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout
     )
-    assert [entry["status"] for entry in listed] == ["ok"] * 5 + ["broken"]
+    assert [entry["status"] for entry in listed] == ["ok"] * (len(LAWS) + 4) + ["broken"]

@@ -304,6 +304,10 @@ def test_installed_wheel_lists_its_plugins(tmp_path: Path) -> None:
         cwd=tmp_path,
     ).stdout
     plugins = {entry["name"]: entry for entry in json.loads(listed)}
-    assert {"numpy_cpu", "torch_device", "gaussian_exact", "gaussian", "pool"} == set(plugins)
+    assert {
+        *("numpy_cpu", "torch_device", "gaussian_exact", "radial_exact", "gaussian", "pool"),
+        *("ball", "cube", "finite_support", "gaussian_mixture", "hypercube", "sphere"),
+        *("thin_edge", "truncated_gaussian"),
+    } == set(plugins)
     assert all(entry["status"] == "ok" for entry in plugins.values())
     assert all(str(home) in entry["source"] for entry in plugins.values())

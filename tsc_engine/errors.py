@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.statistics import Statistic, norm, statistic
+from tsc_engine.statistics import POLYNOMIAL, Statistic, norm, statistic
 from tsc_engine.storage import Outcome, Record, unpack_symmetric
 
 #: Deviations are averaged in at most this many groups of replicates before their Gram matrix.
 LARGEST_GRAM = 128
 
 #: Facts of each head that the limit record holds and errors pass on, shape (heads,).
-HEAD_FACTS = ("horizon", "horizon_frobenius", "log_diagonal_threshold")
+HEAD_FACTS = (
+    *("horizon", "horizon_frobenius", "log_diagonal_threshold"),
+    *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
+)
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -31,7 +34,8 @@ def _moments(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         found["mean"] = arrays["mean"]
     if "second_moment" in arrays:
         found["second_moment"] = unpack_symmetric(arrays["second_moment"])
-    return found
+    others = {name for name in arrays if name.startswith((POLYNOMIAL, "map"))}
+    return found | {name: arrays[name] for name in others}
 
 
 def deviation_gram(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,7 +68,11 @@ def _sampled(chosen: Statistic, blocks: Sequence[Record], limit: Arrays) -> NDAr
 
 
 def error_arrays(
-    names: Sequence[str], limit: Record, blocks: Sequence[Record], exact: bool
+    names: Sequence[str],
+    limit: Record,
+    blocks: Sequence[Record],
+    exact: bool,
+    polynomials: Sequence[str] = (),
 ) -> Arrays:
     """Return the errors of one cell.
 
@@ -78,6 +86,8 @@ def error_arrays(
         Estimates, all ``ok``, in the order of their replicates.
     exact : bool
         Whether the estimator returned expected moments.
+    polynomials : sequence of str
+        Those of the names that are polynomials of the study.
 
     Returns
     -------
@@ -85,29 +95,67 @@ def error_arrays(
         ``error_<statistic>`` (heads, sizes, replicates) for statistics of single replicates;
         ``gram_<statistic>`` (heads, sizes, groups, groups) for biases of sampling estimators;
         ``bias_<statistic>`` and ``bias_error_<statistic>`` (heads, sizes) for exact ones;
+        ``signed_<statistic>`` (heads, sizes, replicates; one for exact ones), see `along`;
         ``scale_<statistic>`` (heads,) for all.
     """
     at_limit = _moments(limit.arrays)
     found: Arrays = {}
     for name in names:
-        chosen = statistic(name)
+        chosen = statistic(name, polynomials)
         found[f"scale_{name}"] = chosen.scale(at_limit)
         if exact:
             if chosen.expected:
                 bias = unpack_symmetric(blocks[0].arrays[name])
                 found[f"bias_{name}"] = norm(bias, 2)
                 found[f"bias_error_{name}"] = blocks[0].arrays["second_moment_error"]
+                found[f"signed_{name}"] = along(bias[None], chosen, at_limit)
             continue
         deviations = _sampled(chosen, blocks, at_limit)
+        found[f"signed_{name}"] = along(deviations, chosen, at_limit)
         if chosen.expected:
             found[f"gram_{name}"] = deviation_gram(deviations)
         else:
-            found[f"error_{name}"] = np.moveaxis(norm(deviations, deviations.ndim - 3), 0, -1)
+            found[f"error_{name}"] = np.moveaxis(chosen.distance(deviations), 0, -1)
+    return found
+
+
+def along(
+    deviations: NDArray[np.float64], chosen: Statistic, limit: Mapping[str, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the part of every deviation D along the limit T, ``<D, T> / |T|``, with its sign.
+
+    Parameters
+    ----------
+    deviations : ndarray, shape (replicates, heads, sizes, …)
+    chosen : Statistic
+    limit : mapping
+        Moments of the limit.
+
+    Returns
+    -------
+    ndarray, shape (heads, sizes, replicates), float64
+        Positive where the statistic is larger than at the limit; nan where the limit is 0 (to
+        rounding: below 1e-12 of the scale).
+    """
+    target = chosen.value(limit)
+    heads = target.shape[0]
+    flat = target.reshape(heads, -1)
+    length = np.linalg.norm(flat, axis=1)
+    products = np.einsum("rhkx,hx->hkr", deviations.reshape(*deviations.shape[:3], -1), flat)
+    known = length > 1e-12 * chosen.scale(limit)
+    found: NDArray[np.float64] = np.where(
+        known[:, None, None], products / np.where(known, length, 1.0)[:, None, None], np.nan
+    )
     return found
 
 
 def errors_record(
-    names: Sequence[str], limit: Record, blocks: Sequence[Record], digest: str, exact: bool
+    names: Sequence[str],
+    limit: Record,
+    blocks: Sequence[Record],
+    digest: str,
+    exact: bool,
+    polynomials: Sequence[str] = (),
 ) -> Record:
     """Return the errors record of one cell; outcomes of what it is made from are passed on.
 
@@ -126,7 +174,7 @@ def errors_record(
     }
     if limit.outcome != "ok":
         return Record(digest, limit.outcome, f"no limit: {limit.cause}", about=about)
-    head_facts = {name: limit.arrays[name] for name in HEAD_FACTS}
+    head_facts = {name: limit.arrays[name] for name in HEAD_FACTS if name in limit.arrays}
     bad = [block for block in blocks if block.outcome != "ok"]
     if bad:
         outcome: Outcome = bad[0].outcome
@@ -137,5 +185,5 @@ def errors_record(
     about["replicates"] = (
         0 if exact else sum(block.arrays[next(iter(block.arrays))].shape[0] for block in blocks)
     )
-    arrays = head_facts | error_arrays(names, limit, blocks, exact)
+    arrays = head_facts | error_arrays(names, limit, blocks, exact, polynomials)
     return Record(digest, arrays=arrays, about=about)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from tsc_engine.estimators import (
     Request,
     SamplingEstimator,
 )
+from tsc_engine.laws import TokenLaw, Unavailable
 from tsc_engine.problems import Problem
 from tsc_engine.statistics import Moments
 from tsc_engine.storage import Outcome, Record, cause_of, pack_symmetric
@@ -55,7 +57,7 @@ def sample_moments(
     Returns
     -------
     dict
-        Moment to array (replicates, heads, sizes, dv[, dv]), float64.
+        Moment to array (replicates, heads, sizes[, dv[, dv]]), float64.
 
     Raises
     ------
@@ -70,22 +72,83 @@ def sample_moments(
         roles = zip(*tokens, strict=True)
         queries, keys, values = (_frozen(rows) for rows in roles)
         batch = Batch(queries, keys, values, chosen)
-        moments = Moments(request.moments, request.sizes)
-        seen = [np.zeros(size, bool) for size in request.sizes]
-        for outputs in estimator.attend(batch, request):
-            read = _queries_read(outputs, seen)
-            shape = tuple(outputs.values.shape)
-            expected = (len(chosen), problem.heads, len(read), problem.value_width)
-            if shape != expected:
-                raise ValueError(f"outputs have shape {shape}, expected {expected}")
-            moments.update(outputs.size_index, outputs.values)
-        counts = [int(read.sum()) for read in seen]
-        if tuple(counts) != request.sizes:
-            raise ValueError(f"outputs for {counts} queries, expected {list(request.sizes)}")
-        parts.append(moments.finish())
+        if problem.queries == "map":
+            parts.append({"map": _largest_deviations(estimator, problem, batch, request)})
+        else:
+            parts.append(_batch_moments(estimator, problem, batch, request))
         if progress is not None:
             progress(chosen.stop - replicates.start, len(replicates))
     return {name: np.concatenate([part[name] for part in parts]) for name in request.moments}
+
+
+def _batch_moments(
+    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+) -> dict[str, NDArray[np.float64]]:
+    counts = [request.probes or size for size in request.sizes]
+    moments = Moments(request.moments, counts, request.polynomials)
+    for size_index, _, values in _outputs(estimator, problem, batch, request):
+        moments.update(size_index, values)
+    return moments.finish()
+
+
+def _largest_deviations(
+    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+) -> NDArray[np.float64]:
+    """Return ``sup |Gamma_n - Gamma|`` on the ball, (replicates, 1, sizes).
+
+    The estimator's own outputs at the probes show where it is large; from there it is refined.
+    """
+    from tsc_engine.attention_map import sup_distance
+
+    law, points = problem.law, problem.probes
+    assert isinstance(law, TokenLaw)
+    assert points is not None
+    lead = (len(batch.replicates), len(request.sizes), len(points))
+    outputs = np.full((*lead, problem.value_width), np.nan)
+    for size_index, read, values in _outputs(estimator, problem, batch, request):
+        on_host = values.cpu() if hasattr(values, "cpu") else values
+        outputs[:, size_index, read] = np.asarray(on_host, np.float64)[:, 0]
+    if not np.isfinite(outputs).all():
+        raise ValueError("the estimator gave outputs that are not finite")
+    limit = law.log_moment_gradient(points @ problem.score.T) @ problem.value.T
+    distances = np.linalg.norm(outputs - limit, axis=-1)
+    found = [
+        sup_distance(law, problem.score, problem.value, keys[0], request.sizes, points, distance)
+        for keys, distance in zip(batch.keys, distances, strict=True)
+    ]
+    return np.array(found)[:, None, :]
+
+
+def _outputs(
+    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+) -> Iterator[tuple[int, slice, Any]]:
+    """Yield what the estimator gives, checked; complete at the end.
+
+    Where the inverse temperature grows with n every size has scores of its own, and so a pass.
+    """
+    passes: list[tuple[int, Batch, Request]] = [(0, batch, request)]
+    if problem.growing is not None:
+        passes = []
+        for index, size in enumerate(request.sizes):
+            factor = problem.growing.at(size)
+            queries = factor * (batch.queries if request.probes else batch.queries[:, :, :size])
+            queries.flags.writeable = False
+            keys, values = batch.keys[:, :, :size], batch.values[:, :, :size]
+            own = Batch(queries, keys, values, batch.replicates)
+            passes.append((index, own, replace(request, sizes=(size,))))
+    for offset, own, asked in passes:
+        counts = [asked.probes or size for size in asked.sizes]
+        seen = [np.zeros(count, bool) for count in counts]
+        for outputs in estimator.attend(own, asked):
+            read = _queries_read(outputs, seen)
+            shape = tuple(outputs.values.shape)
+            expected = (len(own.replicates), problem.heads, len(read), problem.value_width)
+            if shape != expected:
+                raise ValueError(f"outputs have shape {shape}, expected {expected}")
+            yield outputs.size_index + offset, outputs.queries, outputs.values
+        found = [int(read.sum()) for read in seen]
+        if found != counts:
+            raise ValueError(f"outputs for {found} queries, expected {counts}")
 
 
 def _queries_read(outputs: Outputs, seen: list[NDArray[np.bool_]]) -> range:
@@ -210,6 +273,9 @@ def estimate(
             about |= {name: str(value) for name, value in estimator.device_used().items()}
     except (OSError, KeyboardInterrupt):
         raise
+    except Unavailable as reason:
+        # Found only on the way, as where queries are sharper than an exact integral reaches.
+        outcome, cause, arrays = "unsupported", str(reason), {}
     except BaseException as error:
         outcome, cause = _outcome_of(error), cause_of(error)
         arrays = {}

@@ -8,7 +8,7 @@ loop over replicates, the float64 reductions, the limit and the errors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tsc_engine.finite_n import ExpectedMoments
     from tsc_engine.problems import Problem
+    from tsc_engine.statistics import Terms
 
 Dtype = Literal["float32", "float64"]
 
@@ -114,6 +115,8 @@ class Request:
         and every size reads all of them.
     diagonal : bool
         False: the query i does not attend to the key i.
+    polynomials : mapping
+        Terms of the polynomials among the moments, by name; the engine's own affair.
     """
 
     sizes: tuple[int, ...]
@@ -125,19 +128,34 @@ class Request:
     attention: str = "softmax"
     probes: int | None = None
     diagonal: bool = True
+    polynomials: Mapping[str, Terms] = field(default_factory=dict, hash=False)
 
 
-def request_of(options: Options, sizes: Sequence[int], moments: Sequence[str]) -> Request:
+def request_of(
+    options: Options,
+    problem: Problem,
+    sizes: Sequence[int],
+    moments: Sequence[str],
+    polynomials: Mapping[str, Terms] | None = None,
+) -> Request:
     """Return the request for an estimator's options; an exact estimator has defaults only.
 
     Parameters
     ----------
     options : Options
         ``dtype``, ``device`` and ``threads`` are taken where the model has them.
+    problem : Problem
+        Its kind of attention and of queries.
     sizes : sequence of int
     moments : sequence of str
+    polynomials : mapping, optional
+        Terms of the polynomials among the moments.
     """
     return Request(
+        attention=problem.attention,
+        probes=None if problem.probes is None else len(problem.probes),
+        diagonal=problem.queries != "self_without_diagonal",
+        polynomials=dict(polynomials or {}),
         sizes=tuple(sizes),
         moments=tuple(moments),
         dtype=getattr(options, "dtype", "float64"),
@@ -216,6 +234,8 @@ class Estimator(ABC):
             return No(f"{self.name} has no {problem.attention} attention")
         if problem.queries not in self.capabilities.queries:
             return No(f"{self.name} cannot be read at {problem.queries} queries")
+        if problem.growing is not None and isinstance(self, ExactEstimator):
+            return No("the inverse temperature grows with n: its limit is that of hardmax")
         if request.dtype not in self.capabilities.dtypes:
             return No(f"{self.name} has no {request.dtype}")
         return True

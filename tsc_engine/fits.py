@@ -170,3 +170,69 @@ def local_slopes(sizes: Floats, errors: Floats) -> Floats:
         logs = np.where(errors > 0, np.log(errors), np.nan)
     slopes: Floats = -np.gradient(logs, np.log(sizes), axis=-1)
     return slopes
+
+
+#: Root mean squared residual of ``log error`` beyond which a law of decay is no description.
+POOR_FIT = 0.25
+
+
+class Decay(NamedTuple):
+    """Two laws of decay side by side: ``c n^-beta`` and ``c (log n)^-gamma``.
+
+    Attributes
+    ----------
+    gamma : ndarray, shape (…)
+        Exponent of the logarithmic law.
+    misfit_power, misfit_logarithm : ndarray, shape (…)
+        Weighted means of squared residuals of ``log error``; both laws have two parameters.
+    """
+
+    gamma: Floats
+    misfit_power: Floats
+    misfit_logarithm: Floats
+
+
+def fit_decay(sizes: Floats, log_errors: Floats, weights: Floats) -> Decay:
+    """Fit a power of n and a power of log n to curves, with the same weights.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (sizes,)
+        At least 2, so that ``log log n`` increases.
+    log_errors : ndarray, shape (…, sizes)
+    weights : ndarray, shape (sizes,)
+    """
+    found = []
+    shares = weights / weights.sum()
+    for abscissa in (np.log(sizes), np.log(np.log(sizes))):
+        line = fit_line(abscissa, log_errors, weights)
+        model = line.intercept[..., None] + line.slope[..., None] * abscissa
+        found.append((line.slope, (log_errors - model) ** 2 @ shares))
+    (_, power), (slope, logarithm) = found
+    return Decay(-slope, power, logarithm)
+
+
+def better_decay(resampled: Decay, confidence: float) -> str:
+    """Say which law of decay the resamples agree on.
+
+    One law is named where it fits better in so many resamples that a two-sided interval of the
+    difference of misfits leaves 0 out.
+
+    Returns
+    -------
+    str
+        ``power``, ``logarithm``, ``cannot tell``, or ``neither`` where both are off by more than
+        `POOR_FIT`.
+    """
+    power, logarithm = resampled.misfit_power, resampled.misfit_logarithm
+    poor = float(np.mean(np.sqrt(np.minimum(power, logarithm)) > POOR_FIT))
+    if poor >= 0.5 + confidence / 2.0:
+        return "neither"
+    # A curve that both laws describe to rounding speaks for neither.
+    alike = np.abs(power - logarithm) <= 1e-9 * (power + logarithm) + 1e-20
+    share = float(np.mean(np.where(alike, 0.5, power < logarithm)))
+    if share >= 0.5 + confidence / 2.0:
+        return "power"
+    if share <= 0.5 - confidence / 2.0:
+        return "logarithm"
+    return "cannot tell"

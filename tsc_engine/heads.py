@@ -1,12 +1,12 @@
-"""Attention heads of synthetic problems: named score directions, scaled to a wanted horizon."""
+"""Attention heads of synthetic problems: named score directions, to a wanted horizon or scale."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tsc_engine.horizons import horizon
 from tsc_engine.options import Index, Options, Positive
@@ -32,9 +32,45 @@ class HeadDirection(Options):
 
 
 class HeadOptions(HeadDirection):
-    """One head as a problem describes it: ``A = H A0 / |S^1/2 A0 S^1/2|_2``."""
+    """One head as a problem describes it: ``A = H A0 / |S^1/2 A0 S^1/2|_2``, or ``A = c A0``."""
 
-    horizon: Horizon = Field(description="the wanted horizon H")
+    horizon: Horizon | None = Field(None, description="the wanted horizon H")
+    scale: Positive | None = Field(None, description="the factor c of the direction")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> HeadOptions:
+        if (self.horizon is None) == (self.scale is None):
+            raise ValueError("either a horizon or a scale is expected")
+        return self
+
+
+class Heads(HeadDirection):
+    """The heads of a group of synthetic problems: one per horizon, or one per scale."""
+
+    horizons: list[Horizon] | None = Field(
+        None, min_length=1, description="wanted horizons H under the law, a head for each"
+    )
+    scales: list[Positive] | None = Field(
+        None,
+        min_length=1,
+        description="factors c of the direction, A = c A0, a head for each, whatever the law is",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Heads:
+        if (self.horizons is None) == (self.scales is None):
+            raise ValueError("either horizons or scales are expected")
+        for key, listed in (("horizons", self.horizons), ("scales", self.scales)):
+            if listed is not None and len(set(listed)) != len(listed):
+                raise ValueError(f"{key}: one is listed twice")
+        return self
+
+    def each(self) -> list[dict[str, Any]]:
+        """Return every head as `HeadOptions` takes it."""
+        common = self.model_dump(exclude={"horizons", "scales"})
+        if self.horizons is not None:
+            return [{**common, "horizon": horizon} for horizon in self.horizons]
+        return [{**common, "scale": scale} for scale in self.scales or ()]
 
 
 def _random_matrix(seed: int, role: int, dimension: int) -> NDArray[np.float64]:
@@ -44,7 +80,7 @@ def _random_matrix(seed: int, role: int, dimension: int) -> NDArray[np.float64]:
 
 
 def score_matrix(head: HeadOptions, covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``A`` with the wanted horizon under a covariance.
+    """Return ``A``: with the wanted horizon under a covariance, or of the wanted scale.
 
     Parameters
     ----------
@@ -68,6 +104,9 @@ def score_matrix(head: HeadOptions, covariance: NDArray[np.float64]) -> NDArray[
     else:
         query, key = (_random_matrix(head.seed, role, dimension) for role in (1, 2))
         direction = key.T @ query / np.sqrt(dimension)
+    if head.scale is not None:
+        return head.scale * direction
+    assert head.horizon is not None
     size = horizon(direction, covariance).spectral
     if size <= 0.0:
         raise ValueError("the score direction vanishes under the covariance")

@@ -3,74 +3,210 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc_engine import polynomials
+from tsc_engine.hardmax import nested_hardmax
 from tsc_engine.horizons import horizon, log_diagonal_threshold, row_horizon
-from tsc_engine.laws import RowLaw, TokenLaw
+from tsc_engine.laws import LimitMoments, RowLaw, TokenLaw, Unavailable
 from tsc_engine.problems import Problem
 from tsc_engine.softmax import nested_softmax
-from tsc_engine.statistics import Moments
+from tsc_engine.statistics import POLYNOMIAL, Moments, Terms
 from tsc_engine.storage import pack_symmetric
 
 #: Queries of the float64 check of a pool's float32 limit.
 CHECKED_QUERIES = 256
+#: Tokens over which the own key's threshold is averaged.
+TYPICAL_TOKENS = 1024
+#: Relative error that is stated for a law's own quadrature rule.
+RULE_ERROR = 1e-11
+#: Relative error that is stated for float32 outputs in a polynomial.
+FLOAT32_ERROR = 1e-5
 
 
-def limit_arrays(problem: Problem) -> dict[str, NDArray[np.float64]]:
+def limit_arrays(
+    problem: Problem, wanted: Mapping[str, Terms] | None = None
+) -> dict[str, NDArray[np.float64]]:
     """Return the limit of a problem.
 
     Parameters
     ----------
     problem : Problem
         With its rows attached, if it is a pool.
+    wanted : mapping, optional
+        Terms of the study's polynomials.
 
     Returns
     -------
     dict
         ``mean`` (heads, dv), ``second_moment`` (heads, packed), ``mean_error`` and
-        ``second_moment_error`` (heads,): absolute errors; ``horizon``, ``horizon_frobenius`` and
-        ``log_diagonal_threshold`` (heads,), nan where the last is not defined.
+        ``second_moment_error`` (heads,): absolute errors; ``polynomial_<name>``, its ``…_scale``
+        and ``…_error`` (heads,); ``horizon``, ``horizon_frobenius`` and
+        ``log_diagonal_threshold`` (heads,), nan where the last is not defined. For map queries
+        ``map`` (zero: the statistic is a distance to the limit), ``map_scale`` and the constants
+        of `_map_facts` take the place of the moments.
 
     Raises
     ------
     ValueError
         If a moment is not finite.
+    Unavailable
+        If no deterministic method is known for the law and the head.
     """
+    chosen = dict(wanted or {})
     if isinstance(problem.law, TokenLaw):
-        found = _token_law(problem, problem.law)
+        facts = _token_law_facts(problem, problem.law)
+        if problem.queries == "map":
+            found = _map_facts(problem, problem.law)
+        elif problem.queries == "probes":
+            found = _at_probes(problem, problem.law, chosen)
+        else:
+            found = _token_law(problem, problem.law, chosen)
+        found |= facts
     elif isinstance(problem.law, RowLaw):
-        found = _full_attention(problem, problem.law)
+        found = _full_attention(problem, problem.law, chosen)
     else:
         raise TypeError(f"the law {problem.law.name} is neither a token law nor a row law")
-    for name in ("mean", "second_moment"):
-        if not np.isfinite(found[name]).all():
+    for name in ("mean", "second_moment", "map_scale"):
+        if name in found and not np.isfinite(found[name]).all():
             raise ValueError(f"the limit's {name.replace('_', ' ')} is not finite")
     return found
 
 
-def _token_law(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:
-    mean, covariance, error = law.limit(problem.score, problem.value)
-    second_moment = covariance + np.outer(mean, mean)
+def _token_law_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:
     size = horizon(problem.score, law.covariance())
-    threshold = log_diagonal_threshold(problem.score, law.covariance(), law.mean())
-    scalars = {
-        "mean_error": error,
-        "second_moment_error": error * (1.0 + 2.0 * float(np.linalg.norm(mean))),
+    threshold = _own_key_of_law(problem, law)
+    facts = {
         "horizon": size.spectral,
         "horizon_frobenius": size.frobenius,
-        "log_diagonal_threshold": threshold if problem.queries == "self" else math.nan,
+        # At an infinite inverse temperature the own key is all or nothing.
+        "log_diagonal_threshold": math.nan if problem.limit_is_hardmax else threshold,
     }
+    return {name: np.array([value]) for name, value in facts.items()}
+
+
+def _own_key_of_law(problem: Problem, law: TokenLaw) -> float:
+    """Return ``E[<A x, x> - log M(A x)]``: ``log n`` below which a query mostly sees itself.
+
+    Closed for Gaussian tokens; otherwise the mean over tokens of a fixed draw, or the Gaussian
+    formula where the law gives no ``log M``.
+    """
+    score = problem.score
+    if not law.gaussian_outputs:
+        tokens = law.draw(np.random.Generator(np.random.Philox(0)), TYPICAL_TOKENS)
+        directions = tokens @ score.T
+        try:
+            others = law.log_moment(directions)
+        except Unavailable:
+            pass
+        else:
+            return float(np.mean(np.vecdot(directions, tokens) - others))
+    return log_diagonal_threshold(score, law.covariance(), law.mean())
+
+
+def outputs_at(problem: Problem, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the outputs on infinitely many tokens, ``V grad log M(A x)`` or ``V hardmax(A x)``.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a token law.
+    points : ndarray, shape (m, d)
+
+    Returns
+    -------
+    ndarray, shape (m, dv)
+    """
+    law = problem.law
+    if not isinstance(law, TokenLaw):
+        raise TypeError(f"the law {law.name} is no token law")
+    directions = points @ problem.score.T
+    at = (
+        law.hardmax(directions) if problem.limit_is_hardmax else law.log_moment_gradient(directions)
+    )
+    return at @ problem.value.T
+
+
+def _moment_arrays(limit: LimitMoments) -> dict[str, NDArray[np.float64]]:
+    mean, covariance, error = limit
+    second_moment = covariance + np.outer(mean, mean)
     return {
         "mean": mean[None],
         "second_moment": pack_symmetric(second_moment)[None],
-        **{name: np.array([value]) for name, value in scalars.items()},
+        "mean_error": np.array([error]),
+        "second_moment_error": np.array([error * (1.0 + 2.0 * float(np.linalg.norm(mean)))]),
     }
 
 
-def _full_attention(problem: Problem, law: RowLaw) -> dict[str, NDArray[np.float64]]:
+def _token_law(
+    problem: Problem, law: TokenLaw, chosen: Mapping[str, Terms]
+) -> dict[str, NDArray[np.float64]]:
+    limit_of = law.hardmax_limit if problem.limit_is_hardmax else law.limit
+    limit = limit_of(problem.score, problem.value)
+
+    def expectation(terms: Terms) -> polynomials.Expectation:
+        if law.gaussian_outputs:
+            return polynomials.from_moments(terms, limit.mean, limit.covariance)
+        points, weights = law.quadrature()
+        return polynomials.from_outputs(terms, outputs_at(problem, points), weights, RULE_ERROR)
+
+    return _moment_arrays(limit) | polynomials.arrays(chosen, [expectation])
+
+
+def _at_probes(
+    problem: Problem, law: TokenLaw, chosen: Mapping[str, Terms]
+) -> dict[str, NDArray[np.float64]]:
+    assert problem.probes is not None
+    outputs = outputs_at(problem, problem.probes)
+    weights = np.full(len(outputs), 1.0 / len(outputs))
+    mean = weights @ outputs
+    centred = outputs - mean
+    covariance = (centred * weights[:, None]).T @ centred
+    error = 1e-13 * float(np.max(np.linalg.norm(outputs, axis=1), initial=0.0))
+
+    def expectation(terms: Terms) -> polynomials.Expectation:
+        return polynomials.from_outputs(terms, outputs, weights, RULE_ERROR)
+
+    limit = LimitMoments(mean, covariance, error)
+    return _moment_arrays(limit) | polynomials.arrays(chosen, [expectation])
+
+
+def _map_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:
+    """Return what the error of the attention map on a ball is compared with.
+
+    ``central_limit_constant``: the largest ``sqrt(tr Sigma(x))`` on the ball, Sigma the asymptotic
+    covariance of ``sqrt(n) (Gamma_n(x) - Gamma(x))``; ``process_constant``: the expected supremum
+    of the limiting Gaussian process, so that ``sqrt(n) E sup`` tends to it, with its standard
+    error; ``effective_share``: the smallest ``M(A x)^2 / M(2 A x)``, so that n times it is the
+    effective number of keys where it is smallest.
+    """
+    from tsc_engine import attention_map, limit_process
+
+    assert problem.probes is not None
+    points, score, value = problem.probes, problem.score, problem.value
+    lengths = np.linalg.norm(outputs_at(problem, points), axis=1)
+    scales = attention_map.central_limit_scale(law, score, value, points)
+    process = limit_process.expected_supremum(law, score, value, points, scales)
+    share = attention_map.effective_share(law, score, points)
+    constant = attention_map.central_limit_constant(law, score, value, problem.radius)
+    facts = {
+        "map": 0.0,
+        "map_scale": float(lengths.max()),
+        "central_limit_constant": constant,
+        "process_constant": process.value,
+        "process_constant_error": process.error,
+        "effective_share": float(share.min()),
+    }
+    return {name: np.array([fact]) for name, fact in facts.items()}
+
+
+def _full_attention(
+    problem: Problem, law: RowLaw, chosen: Mapping[str, Terms]
+) -> dict[str, NDArray[np.float64]]:
     """Full attention over a pool, head by head, in float32 with float64 sums.
 
     The error is the largest deviation of an output from float64 over some of the queries, spread
@@ -83,16 +219,26 @@ def _full_attention(problem: Problem, law: RowLaw) -> dict[str, NDArray[np.float
         columns.setdefault(name, []).append(value)
 
     queries, keys, values = law.take(slice(None))
-    queries = queries / problem.temperature
+    queries = queries * problem.inverse_temperature
     pool = (law.size,)
+    squares = {f"{name}_scale": polynomials.square(terms) for name, terms in chosen.items()}
+    wanted = {**chosen, **squares}
+    names = ("mean", "second_moment", *(POLYNOMIAL + name for name in wanted))
+    hard = problem.limit_is_hardmax
+    attend = nested_hardmax if hard else nested_softmax
     for query, key, value in zip(queries, keys, values, strict=True):
-        moments = Moments(("mean", "second_moment"), pool)
-        for _, _, outputs in nested_softmax(query, key, value, pool, "float32"):
+        moments = Moments(names, pool, wanted)
+        for _, _, outputs in attend(query, key, value, pool, "float64" if hard else "float32"):
             moments.update(0, outputs[None, None])
         found = moments.finish()
+        for name in chosen:
+            root = np.sqrt(found[f"{POLYNOMIAL}{name}_scale"][0, 0, 0])
+            add(POLYNOMIAL + name, found[POLYNOMIAL + name][0, 0, 0])
+            add(f"{POLYNOMIAL}{name}_scale", root)
+            add(f"{POLYNOMIAL}{name}_error", FLOAT32_ERROR * root)
         mean, second = found["mean"][0, 0, 0], found["second_moment"][0, 0, 0]
         checked = np.linspace(0, law.size - 1, min(CHECKED_QUERIES, law.size)).astype(np.int64)
-        deviation, largest = _float32_deviation(query[checked], key, value)
+        deviation, largest = (0.0, 0.0) if hard else _float32_deviation(query[checked], key, value)
         size = row_horizon(query, key)
         add("mean", mean)
         add("second_moment", pack_symmetric(second))
@@ -100,8 +246,22 @@ def _full_attention(problem: Problem, law: RowLaw) -> dict[str, NDArray[np.float
         add("second_moment_error", 2.0 * deviation * largest)
         add("horizon", size.spectral)
         add("horizon_frobenius", size.frobenius)
-        add("log_diagonal_threshold", math.nan)
+        add("log_diagonal_threshold", math.nan if hard else _own_key(query, key, checked))
     return {name: np.array(column, np.float64) for name, column in columns.items()}
+
+
+def _own_key(
+    query: NDArray[np.float64], key: NDArray[np.float64], checked: NDArray[np.int64]
+) -> float:
+    """Return the mean over some rows of ``<q, k> - log E e^<q, k'>``, the own key against a key.
+
+    It is ``log n`` below which a self query typically attends to its own key.
+    """
+    scores = query[checked] @ key.T
+    top = scores.max(axis=1, keepdims=True)
+    typical = top[:, 0] + np.log(np.mean(np.exp(scores - top), axis=1))
+    own = np.sum(query[checked] * key[checked], axis=1)
+    return float(np.mean(own - typical))
 
 
 def _float32_deviation(

@@ -7,7 +7,7 @@ is part of the path of what the job writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +24,16 @@ from tsc_engine.study import CheckedStudy, Group
 
 #: Nominal seconds of one estimate job.
 JOB_SECONDS = 6.0
+#: Nominal time to draw one coordinate of a token.
+DRAW_NANOSECONDS = 50.0
 #: Largest block that the cost models may choose; more would round small studies up too far.
 LARGEST_BLOCK = 32
 #: Memory of an interpreter with NumPy, MiB.
 INTERPRETER_MIB = 160
 
 Job = dict[str, Any]
+#: What the problems of a group differ in, and the value of one of them (None: not a number).
+Parameter = tuple[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class PlannedProblem:
     ----------
     group : str
         Name of its group in the study.
+    parameter : (str, float or None)
+        What the problems of the group differ in first, and its value here.
     problem : Problem
     sizes : tuple of int
     replicates : int
@@ -94,6 +100,7 @@ class PlannedProblem:
     """
 
     group: str
+    parameter: Parameter
     problem: Problem
     sizes: tuple[int, ...]
     replicates: int
@@ -136,11 +143,19 @@ def block_size(group: Group, estimator: type[Estimator], request: Request, probl
     if group.block_replicates is not None:
         return group.block_replicates
     cost = estimator.capabilities.cost
-    pairs = problem.heads * request.sizes[-1] ** 2
+    queries = request.probes or request.sizes[-1]
+    keys = request.sizes[-1]
+    if problem.growing is not None:
+        # A pass of its own for every size.
+        keys = sum(request.sizes) if request.probes else sum(n**2 for n in request.sizes) // keys
+    pairs = problem.heads * queries * keys
     width = problem.key_width + problem.value_width + 1
     seconds = 1e-9 * pairs * max(cost.per_pair + cost.per_product * width, 1e-3)
     if request.dtype == "float32":
         seconds *= cost.float32_factor
+    if request.probes is not None:
+        # With few probes the draw itself is most of the work.
+        seconds += DRAW_NANOSECONDS * 1e-9 * request.sizes[-1] * problem.key_width
     return min(LARGEST_BLOCK, power_of_two_below(JOB_SECONDS / seconds))
 
 
@@ -161,6 +176,24 @@ def _memory_claim(
             "a whole number from 0 is expected"
         )
     return claim
+
+
+def _parameter(
+    group: Group, options: Any, swept: tuple[Options, ...], spec: Mapping[str, Any]
+) -> Parameter:
+    """Return what the problems of a group differ in first, beside their queries, and its value."""
+    if group.sweep is not None and len(swept) > 1:
+        (option,) = group.sweep
+        value = getattr(options, option)
+        return option, float(value) if isinstance(value, int | float) else None
+    if group.radii is not None and len(group.radii) > 1:
+        return "ball radius", spec.get("radius")
+    if len(group.inverse_temperature) > 1:
+        factor = spec["inverse_temperature"]
+        return "inverse temperature", factor if isinstance(factor, float) else None
+    if group.head is not None and group.head.scales is not None:
+        return "scale", spec["head"]["scale"]
+    return "horizon", spec["head"]["horizon"] if "head" in spec else None
 
 
 def _law_spec(options: Options, name: str) -> dict[str, Any]:
@@ -195,34 +228,51 @@ class Plan:
 
     def _problems(self) -> Iterator[PlannedProblem]:
         for group, options in zip(self.study.problems, self.checked.laws, strict=True):
-            for spec in self._specs(group, options):
-                yield self._planned(group, options, spec)
+            for law in options:
+                for spec, parameter in self._specs(group, law, options):
+                    yield self._planned(group, law, spec, parameter)
 
-    def _specs(self, group: Group, options: Any) -> Iterator[dict[str, Any]]:
+    def _specs(
+        self, group: Group, options: Any, swept: tuple[Options, ...]
+    ) -> Iterator[tuple[dict[str, Any], Parameter]]:
+        """Yield the description of each problem with one law, and what it differs in."""
         name = str(group.law["name"])
         law = _law_spec(options, name)
-        common = {"attention": "softmax", "temperature": group.temperature}
+        factors = [
+            s if isinstance(s, float | str) else s.model_dump(exclude_none=True)
+            for s in group.inverse_temperature
+        ]
         if issubclass(self.checked.registry.laws[name], TokenLaw):
             assert group.head is not None
-            for horizon in group.head.horizons:
-                head = group.head.model_dump(exclude={"horizons"}) | {"horizon": horizon}
+            tokens: list[dict[str, Any]] = [
+                {"law": law, "head": head, "sampler": "iid"} for head in group.head.each()
+            ]
+        else:
+            pool = {
+                "name": name,
+                "model": self.study.models[options.model].model_dump(),
+                "text": self.study.texts[options.text].model_dump(),
+                "tokens": options.tokens,
+            }
+            tokens = [
+                {"law": {**pool, "layer": layer}, "sampler": group.sampler}
+                for layer in options.layers
+            ]
+        for common in tokens:
+            for factor in factors:
+                attention = "hardmax" if factor == "inf" else "softmax"
                 for queries in group.queries:
-                    yield {**common, "law": law, "head": head, "sampler": "iid", "queries": queries}
-            return
-        pool = {
-            "name": name,
-            "model": self.study.models[options.model].model_dump(),
-            "text": self.study.texts[options.text].model_dump(),
-            "tokens": options.tokens,
-        }
-        for layer in options.layers:
-            for queries in group.queries:
-                yield {
-                    **common,
-                    "law": {**pool, "layer": layer},
-                    "sampler": group.sampler,
-                    "queries": queries,
-                }
+                    spec = {
+                        **common,
+                        "attention": attention,
+                        "inverse_temperature": factor,
+                        "queries": queries,
+                    }
+                    if queries == "probes":
+                        spec["probes"] = group.probes
+                    for radius in group.radii or () if queries == "map" else (None,):
+                        whole = spec if radius is None else {**spec, "radius": radius}
+                        yield whole, _parameter(group, options, swept, whole)
 
     def _source(self, problem: Problem) -> Source | None:
         if not problem.is_pool:
@@ -234,7 +284,9 @@ class Plan:
         job["pool"] = f"{model.lower()}_layer{layer}"
         return Source(job)
 
-    def _planned(self, group: Group, options: Options, spec: dict[str, Any]) -> PlannedProblem:
+    def _planned(
+        self, group: Group, options: Options, spec: dict[str, Any], parameter: Parameter
+    ) -> PlannedProblem:
         law_class = self.checked.registry.laws[str(group.law["name"])]
         problem = Problem(spec, law_class(options), samplers.sampler(spec["sampler"]))
         source = self._source(problem)
@@ -242,14 +294,17 @@ class Plan:
         replicates = group.replicates or self.study.replicates
         law_files = source_files(law_class)
         base: Job = {"problem": spec, "pool": source.path if source else None}
+        names = statistics.applicable(self.study.statistics, problem.queries)
+        polynomials = self._polynomials(names)
         limit = {
             **base,
+            "polynomials": polynomials,
             "sources": roots.limit_sources(law_files),
             "pool_digest": source.job["digest"] if source else None,
         }
         limit["digest"] = digest(limit)
         cells = tuple(
-            self._cell(group, problem, base, limit, law_files, sizes, replicates, position)
+            self._cell(group, problem, names, base, limit, law_files, sizes, replicates, position)
             for position in range(len(self.study.estimators))
         )
         rates: Job = {
@@ -259,7 +314,8 @@ class Plan:
             "heads": problem.heads,
             # Sorted: the order in a study changes no number, only the order of the tables.
             "errors": sorted([cell.label, cell.errors["digest"]] for cell in cells),
-            "statistics": sorted(self.study.statistics),
+            "statistics": sorted(names),
+            "polynomials": sorted(polynomials),
             "sizes": list(sizes),
             "epsilon": self.study.epsilon,
             "confidence": self.study.rates.confidence,
@@ -267,12 +323,29 @@ class Plan:
             "sources": roots.rates_sources(),
         }
         rates["digest"] = digest(rates)
-        return PlannedProblem(group.group, problem, sizes, replicates, limit, cells, rates, source)
+        return PlannedProblem(
+            group.group, parameter, problem, sizes, replicates, limit, cells, rates, source
+        )
+
+    def _polynomials(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the terms of the polynomials among some statistics, as JSON types."""
+        return {
+            name: [
+                {
+                    "coefficient": term.coefficient,
+                    "powers": {str(index): power for index, power in sorted(term.powers.items())},
+                }
+                for term in terms
+            ]
+            for name, terms in sorted(self.study.polynomials.items())
+            if name in names
+        }
 
     def _cell(
         self,
         group: Group,
         problem: Problem,
+        names: list[str],
         base: Job,
         limit: Job,
         law_files: tuple[Path, ...],
@@ -284,14 +357,10 @@ class Plan:
         options = self.checked.estimators[position]
         cls = self.checked.registry.estimators[choice.name]
         exact = issubclass(cls, ExactEstimator)
-        moments = sorted(
-            {
-                moment
-                for name in self.study.statistics
-                for moment in statistics.statistic(name).moments
-            }
-        )
-        request = request_of(options, sizes, moments)
+        polynomials = limit["polynomials"]
+        chosen = [statistics.statistic(name, polynomials) for name in names]
+        moments = sorted({moment for statistic in chosen for moment in statistic.moments})
+        request = request_of(options, problem, sizes, moments, polynomials)
         sampler = str(problem.spec["sampler"])
         estimate: Job = {
             **base,
@@ -300,6 +369,7 @@ class Plan:
             "options": options.model_dump(mode="json"),
             "sizes": list(sizes),
             "moments": moments,
+            "polynomials": polynomials,
             "seed": None if exact else self.study.seed,
             "sources": roots.estimate_sources(law_files, sampler, source_files(cls)),
         }
@@ -316,13 +386,18 @@ class Plan:
             "label": choice.shown_name,
             "exact": exact,
             "blocks": [list(block) for block in blocks],
-            "statistics": sorted(self.study.statistics),
-            "sources": roots.errors_sources(sorted(self.study.statistics)),
+            "statistics": sorted(names),
+            "polynomials": sorted(polynomials),
+            "sources": roots.errors_sources(sorted(names), polynomials),
         }
         errors["digest"] = digest(errors)
         # An exact estimator draws no tokens; a batch is there twice while it is being stacked.
         width = 2 * problem.key_width + problem.value_width
         batch = 0 if exact else 16 * problem.heads * sizes[-1] * width
+        if problem.queries == "map":
+            # Outputs of every probe at every size, and a few points times all keys to refine.
+            batch += 8 * len(sizes) * (request.probes or 0) * (problem.value_width + 2)
+            batch += 64 * 2**20
         peak = batch + _memory_claim(cls, options, problem, request)
         if problem.is_pool:
             # Rows of the pool that were read stay mapped: in the end about all of them.
@@ -421,6 +496,7 @@ class Plan:
             "problems": [
                 {
                     "group": planned.group,
+                    "parameter": list(planned.parameter),
                     "problem": planned.problem.id,
                     "rates": planned.rates["digest"],
                     "limit": planned.limit["digest"],

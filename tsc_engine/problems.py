@@ -14,6 +14,7 @@ from tsc_engine.heads import HeadOptions, score_matrix, value_matrix
 from tsc_engine.identity import problem_id, random_stream
 from tsc_engine.laws import Law, RowLaw, TokenLaw
 from tsc_engine.row_maps import map_rows
+from tsc_engine.temperatures import Growing
 
 if TYPE_CHECKING:
     from tsc_engine.samplers import Sampler
@@ -26,7 +27,8 @@ class Tokens(NamedTuple):
 
     Attributes
     ----------
-    queries, keys : ndarray, shape (heads, n, key_width), float64
+    queries : ndarray, shape (heads, n or probes, key_width), float64
+    keys : ndarray, shape (heads, n, key_width), float64
     values : ndarray, shape (heads, n, value_width), float64
     """
 
@@ -58,18 +60,49 @@ class Problem:
 
     @property
     def queries(self) -> str:
-        """Whom the outputs are read at: ``self`` or ``independent``."""
+        """Whom the outputs are read at.
+
+        ``self``, ``self_without_diagonal``, ``independent``, ``probes`` or ``map``.
+        """
         return str(self.spec["queries"])
 
     @property
     def attention(self) -> str:
-        """Kind of attention, ``softmax``."""
+        """Kind of attention, ``softmax`` or ``hardmax``."""
         return str(self.spec["attention"])
 
+    @cached_property
+    def growing(self) -> Growing | None:
+        """The inverse temperature of a problem where it grows with n, else None."""
+        found = self.spec["inverse_temperature"]
+        return Growing.model_validate(found) if isinstance(found, Mapping) else None
+
     @property
-    def temperature(self) -> float:
-        """Divisor of every score."""
-        return float(self.spec["temperature"])
+    def inverse_temperature(self) -> float:
+        """The factor of every score that is the same at all sizes; 1 where it grows or is inf."""
+        found = self.spec["inverse_temperature"]
+        return float(found) if isinstance(found, int | float) else 1.0
+
+    @property
+    def limit_is_hardmax(self) -> bool:
+        """Whether the limit is that of argmax attention."""
+        return self.attention == "hardmax" or self.growing is not None
+
+    @cached_property
+    def probes(self) -> NDArray[np.float64] | None:
+        """Points where outputs are read, shape (m, d), for ``probes`` and ``map`` queries."""
+        if self.queries == "probes":
+            return np.array(self.spec["probes"], np.float64)
+        if self.queries == "map":
+            from tsc_engine.attention_map import probe_points
+
+            return probe_points(self.dimension, self.radius)
+        return None
+
+    @property
+    def radius(self) -> float:
+        """Radius R of the ball of ``map`` queries."""
+        return float(self.spec["radius"])
 
     @property
     def is_pool(self) -> bool:
@@ -105,8 +138,8 @@ class Problem:
 
     @cached_property
     def score(self) -> NDArray[np.float64]:
-        """``A / temperature`` of a synthetic problem, (d, d); ``A`` has the wanted horizon."""
-        return score_matrix(self.head, self._token_law.covariance()) / self.temperature
+        """``s A`` of a synthetic problem, (d, d), with a constant inverse temperature s inside."""
+        return self.inverse_temperature * score_matrix(self.head, self._token_law.covariance())
 
     @cached_property
     def value(self) -> NDArray[np.float64]:
@@ -139,19 +172,24 @@ class Problem:
         Returns
         -------
         Tokens
-            Its first rows equal a shorter draw of the same replicate.
+            Its first rows equal a shorter draw of the same replicate; probes are all there. A
+            factor that grows with n is not in the queries.
         """
         generator = random_stream(seed, self.id, replicate, TOKENS_STREAM)
         other = random_stream(seed, self.id, replicate, QUERIES_STREAM)
+        reads_keys = self.queries in {"self", "self_without_diagonal"}
         if isinstance(self.law, TokenLaw):
             tokens = self.law.draw(generator, count)
-            readers = tokens if self.queries == "self" else self.law.draw(other, count)
+            if self.probes is not None:
+                readers = self.probes
+            else:
+                readers = tokens if reads_keys else self.law.draw(other, count)
             queries = map_rows(readers, self.score)
             values = map_rows(tokens, self.value)
             return Tokens(queries[None], tokens[None], values[None])
         pool = self._row_law
         order = self.sampler.order(generator, count, pool.size)
         queries, keys, values = pool.take(order)
-        if self.queries != "self":
+        if not reads_keys:
             queries = pool.take(self.sampler.order(other, count, pool.size))[0]
-        return Tokens(queries / self.temperature, keys, values)
+        return Tokens(queries * self.inverse_temperature, keys, values)

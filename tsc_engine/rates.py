@@ -20,6 +20,9 @@ Row = dict[str, Any]
 
 #: A bias enters the fit where its square exceeds this many of its standard errors.
 SIGNAL = 2.0
+#: A size enters the fit of the attention map's error where at least so many keys are effective on
+#: the whole ball: ``n M(A x)^2 / M(2 A x)``, which is ``n e^{-s^2}`` for Gaussian tokens.
+EFFECTIVE_KEYS = 30.0
 
 
 class Curve(NamedTuple):
@@ -106,15 +109,39 @@ def _curve_of(name: str, record: Record, head: int, job: Mapping[str, Any], seed
     return _exact_curve(arrays[f"bias_{name}"][head], arrays[f"bias_error_{name}"][head])
 
 
+def _signed(
+    record: Record, name: str, head: int, job: Mapping[str, Any], seed: int
+) -> dict[str, Floats]:
+    """Return the mean signed deviation along the limit at every size, with its interval."""
+    unknown = np.full(len(job["sizes"]), math.nan)
+    values = record.arrays.get(f"signed_{name}")
+    if values is None or not np.isfinite(values[head]).all():
+        return {"bias": unknown, "bias_low": unknown, "bias_high": unknown}
+    deviations = values[head]
+    replicates = deviations.shape[1]
+    if replicates < 2:
+        return {"bias": deviations[:, 0], "bias_low": unknown, "bias_high": unknown}
+    counts = fits.resample_counts(replicates, job["resamples"], seed)
+    mean, resampled = fits.mean_curves(deviations, counts)
+    low, high = fits.interval(resampled, job["confidence"], replicates)
+    return {"bias": mean, "bias_low": low, "bias_high": high}
+
+
 def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+#: Columns of the fits of one curve.
+FIT_COLUMNS = (
+    *("beta", "beta_low", "beta_high", "prefactor", "prefactor_low", "prefactor_high"),
+    *("gamma", "gamma_low", "gamma_high", "decay"),
+    *("root_n_constant", "root_n_constant_low", "root_n_constant_high"),
+)
+
+
 def _fit(curve: Curve, sizes: Floats, confidence: float, replicates: int) -> tuple[Row, Floats]:
     """Return the columns of a rate, and the fitted error at every size (nan without a fit)."""
-    columns: Row = dict.fromkeys(
-        ("beta", "beta_low", "beta_high", "prefactor", "prefactor_low", "prefactor_high")
-    )
+    columns: Row = dict.fromkeys(FIT_COLUMNS)
     used = curve.used
     fitted = np.full(len(sizes), math.nan)
     if used.sum() < 2:
@@ -124,6 +151,12 @@ def _fit(curve: Curve, sizes: Floats, confidence: float, replicates: int) -> tup
     line = fits.fit_line(logs, np.log(curve.error[used]), weights)
     fitted = np.exp(line.intercept + line.slope * np.log(sizes))
     columns["beta"], columns["prefactor"] = float(-line.slope), float(np.exp(line.intercept))
+    # C of C / sqrt(n): the same fit with its slope held at the central limit's.
+    scaled = 0.5 * logs
+    share = weights / weights.sum()
+    columns["root_n_constant"] = float(np.exp((np.log(curve.error[used]) + scaled) @ share))
+    decay = fits.fit_decay(sizes[used], np.log(curve.error[used]), weights)
+    columns["gamma"] = float(decay.gamma)
     if len(curve.resampled):
         resampled = curve.resampled[:, used]
         whole = (resampled > 0).all(axis=1)
@@ -133,6 +166,16 @@ def _fit(curve: Curve, sizes: Floats, confidence: float, replicates: int) -> tup
             columns["beta_low"], columns["beta_high"] = float(low), float(high)
             low, high = fits.interval(np.exp(lines.intercept), confidence, replicates)
             columns["prefactor_low"], columns["prefactor_high"] = float(low), float(high)
+            constants = np.exp((np.log(resampled[whole]) + scaled) @ share)
+            low, high = fits.interval(constants, confidence, replicates)
+            columns["root_n_constant_low"] = float(low)
+            columns["root_n_constant_high"] = float(high)
+            decays = fits.fit_decay(sizes[used], np.log(resampled[whole]), weights)
+            low, high = fits.interval(decays.gamma, confidence, replicates)
+            columns["gamma_low"], columns["gamma_high"] = float(low), float(high)
+            # Two sizes lie on both laws.
+            told = used.sum() >= 3
+            columns["decay"] = fits.better_decay(decays, confidence) if told else "cannot tell"
     return columns, fitted
 
 
@@ -162,16 +205,32 @@ def _sample_complexity(
     return columns, ""
 
 
-def _theory(spec: Mapping[str, Any], statistic: str, horizon: float) -> Row:
-    """Return bound and prediction where the theory applies: Gaussian tokens."""
+def theory_columns(spec: Mapping[str, Any], statistic: str, horizon: float, dimension: int) -> Row:
+    """Return bound and prediction where the theory applies.
+
+    At a constant temperature: Gaussian tokens. Where the limit is that of hardmax: the distance
+    of a single probe's output, for laws whose edge is known.
+    """
     columns: Row = {"beta_bound": None, "beta_predicted": None}
-    if spec["law"]["name"] != "gaussian":
+    law, factor = spec["law"]["name"], spec["inverse_temperature"]
+    tokens = spec["queries"] in {"self", "self_without_diagonal", "independent"}
+    if isinstance(factor, int | float):
+        if law == "gaussian" and tokens and statistic in {"mean", "covariance"}:
+            columns["beta_bound"] = theory.beta_bound(horizon)
+            columns["beta_predicted"] = theory.beta_predicted(horizon)
+        elif law == "gaussian" and statistic == "second_moment_bias" and tokens:
+            if spec["queries"] != "self":
+                columns["beta_predicted"] = theory.bias_exponent(horizon)
+        elif statistic == "map":
+            columns["beta_predicted"] = 0.5
         return columns
-    if statistic in {"mean", "covariance"}:
-        columns["beta_bound"] = theory.beta_bound(horizon)
-        columns["beta_predicted"] = theory.beta_predicted(horizon)
-    elif statistic == "second_moment_bias" and spec["queries"] == "independent":
-        columns["beta_predicted"] = theory.bias_exponent(horizon)
+    if statistic != "mean" or len(spec.get("probes", ())) != 1:
+        return columns
+    if factor == "inf":
+        columns["beta_predicted"] = theory.hardmax_distance_exponent(law, dimension)
+    elif factor["grows"] == "power":
+        power = float(factor["exponent"])
+        columns["beta_predicted"] = theory.growing_distance_exponent(law, dimension, power)
     return columns
 
 
@@ -185,7 +244,18 @@ def _facts(spec: Mapping[str, Any], head: int) -> Row:
         "head": head,
         "queries": spec["queries"],
         "sampler": spec["sampler"],
+        "attention": spec["attention"],
+        "inverse_temperature": _in_words(spec["inverse_temperature"]),
+        "radius": spec.get("radius"),
+        "score_scale": spec.get("head", {}).get("scale"),
     }
+
+
+def _in_words(factor: Any) -> str:
+    if not isinstance(factor, Mapping):
+        return f"{factor:g}" if isinstance(factor, int | float) else str(factor)
+    shown = "log n" if factor["grows"] == "logarithm" else f"n^{factor['exponent']:g}"
+    return f"{factor['factor']:g} {shown}"
 
 
 def rates(
@@ -198,8 +268,8 @@ def rates(
     problem : str
         Id of the problem.
     job : mapping
-        The rates job (`tsc_engine.plan`): problem, dimension, heads, statistics, sizes, epsilon,
-        confidence, resamples.
+        The rates job (`tsc_engine.plan`): problem, dimension, heads, statistics, polynomials,
+        sizes, epsilon, confidence, resamples.
     records : sequence of (str, Record)
         Name of an estimator and its errors.
 
@@ -227,12 +297,13 @@ def rates(
                 "device": about["device"],
                 "fallback": about["fallback"],
                 "dtype": about["dtype"],
+                "exact": about["exact"],
             }
         )
         for head in range(heads):
             for name in names:
                 # An exact estimator has expectations only: no error of a single replicate.
-                if not about["exact"] or statistic(name).expected:
+                if not about["exact"] or statistic(name, job["polynomials"]).expected:
                     _one(tables, problem, job, estimator, record, head, name, grid)
     return tables
 
@@ -253,7 +324,7 @@ def _one(
     row |= _facts(spec, head) | {"dimension": job["dimension"]}
     row |= {"n_min": int(sizes[0]), "n_max": int(sizes[-1]), "sizes": len(sizes)}
     row |= {"replicates": replicates, "epsilon": job["epsilon"]}
-    row |= {"outcome": record.outcome, "note": record.cause}
+    row |= {"outcome": record.outcome, "note": record.cause, "exact": record.about["exact"]}
     row |= {
         fact: _number(float(record.arrays[fact][head]))
         for fact in HEAD_FACTS
@@ -266,20 +337,30 @@ def _one(
     # The same seed for every estimator: on the same tokens they are resampled alike.
     seed = zlib.crc32(f"{problem} {head} {name}".encode())
     curve = _curve_of(name, record, head, job, seed)
+    marked = np.zeros(len(sizes), bool)
+    if "effective_share" in record.arrays:
+        marked = sizes * record.arrays["effective_share"][head] < EFFECTIVE_KEYS
+        curve = curve._replace(used=curve.used & ~marked)
     columns, fitted = _fit(curve, sizes, confidence, max(replicates, 2))
     scale = float(record.arrays[f"scale_{name}"][head])
     notes = []
-    if curve.used.sum() < 2:
-        alone = replicates == 1
-        notes.append("a single replicate" if alone else "within noise at all sizes")
-    elif not curve.used.all():
-        notes.append(f"within noise at {int((~curve.used).sum())} of {len(sizes)} sizes")
+    if marked.any():
+        where = "all sizes" if marked.all() else f"{int(marked.sum())} of {len(sizes)} sizes"
+        notes.append(f"too few effective keys somewhere on the ball at {where}")
+    noisy = ~curve.used & ~marked
+    if replicates == 1 and not curve.used.any() and noisy.any():
+        notes.append("a single replicate")
+    elif noisy.all():
+        notes.append("within noise at all sizes")
+    elif noisy.any():
+        notes.append(f"within noise at {int(noisy.sum())} of {len(sizes)} sizes")
     complexity, reason = _sample_complexity(
         curve, sizes, job["epsilon"] * scale, confidence, max(replicates, 2)
     )
-    row |= columns | _theory(spec, name, horizon) | complexity
+    row |= columns | theory_columns(spec, name, horizon, job["dimension"]) | complexity
     row["note"] = "; ".join([*notes, *([reason] if reason else [])])
     slopes = fits.local_slopes(sizes, curve.error)
+    signed = _signed(record, name, head, job, seed)
     for index, size in enumerate(sizes):
         absolute = {
             "error": _number(curve.error[index]),
@@ -304,6 +385,10 @@ def _one(
                 },
                 "fitted": _number(fitted[index]),
                 "local_slope": _number(slopes[index]),
+                **{
+                    column: _number(values[index] / scale) if scale > 0 else None
+                    for column, values in signed.items()
+                },
                 "used": bool(curve.used[index]),
             }
         )

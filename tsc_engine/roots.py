@@ -5,7 +5,7 @@ Registries, command line and report are outside: they change no number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tsc_engine.digests import engine_source, source_digest
@@ -27,9 +27,10 @@ def estimate_sources(law: Sequence[Path], sampler: str, estimator: Sequence[Path
     return source_digest([*own, *law, *estimator])
 
 
-def errors_sources(statistics: Iterable[str]) -> str:
-    """Return the digest of the sources of errors, given the statistics."""
-    files = [engine_source(f"statistics.{name}") for name in statistics]
+def errors_sources(statistics: Iterable[str], polynomials: Collection[str]) -> str:
+    """Return the digest of the sources of errors, given statistics and polynomials."""
+    names = sorted({"polynomial" if name in polynomials else name for name in statistics})
+    files = [engine_source(f"statistics.{name}") for name in names]
     return source_digest([engine_source("errors"), *files])
 
 

@@ -10,20 +10,22 @@ import difflib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from tsc_engine import samplers, statistics
 from tsc_engine.estimators import ExactEstimator, SamplingEstimator
-from tsc_engine.heads import HeadDirection, Horizon
-from tsc_engine.laws import TokenLaw
-from tsc_engine.options import Count, Extent, Index, Options, Positive
+from tsc_engine.heads import Heads
+from tsc_engine.laws import TokenLaw, Unavailable
+from tsc_engine.options import Count, Extent, Index, Options, Positive, Real
 from tsc_engine.plugins import Registry, load
+from tsc_engine.temperatures import InverseTemperatures
 
 NAME = r"^[a-z][a-z0-9_]*$"
 Replicates = Annotated[Count, Field(le=10**6)]
@@ -64,7 +66,7 @@ Sizes = Annotated[
 ]
 
 
-Queries = Literal["self", "independent"]
+Queries = Literal["self", "self_without_diagonal", "independent", "probes", "map"]
 
 
 class EstimatorChoice(Options):
@@ -84,25 +86,50 @@ class EstimatorChoice(Options):
         return self.label or self.name
 
 
-class Heads(HeadDirection):
-    """The heads of a group of synthetic problems: one per horizon."""
+class Term(Options):
+    """One term of a polynomial: a coefficient times powers of coordinates."""
 
-    horizons: list[Horizon] = Field(min_length=1, description="wanted horizons H, a head for each")
+    coefficient: Real = Field(1.0, description="factor of the term")
+    powers: dict[Annotated[int, Field(ge=0, le=9999)], Annotated[int, Field(ge=1, le=12)]] = Field(
+        description="exponent of each coordinate of an output, numbered from 0"
+    )
+
+
+Polynomials = dict[Annotated[str, Field(pattern=NAME)], Annotated[list[Term], Field(min_length=1)]]
 
 
 class Group(Options):
-    """A group of problems that differ in horizon (or layer) and queries only."""
+    """A group of problems: one for each value that it lists of head, temperature, queries, …."""
 
     group: str = Field(pattern=NAME, description="name of the group in tables and the report")
     law: dict[str, Any] = Field(description="`name` of a law and its options")
+    sweep: dict[str, list[Any]] | None = Field(
+        None, description="one option of the law and the values that it takes, a problem for each"
+    )
     head: Heads | None = Field(None, description="heads of a synthetic law; none for a pool")
     queries: list[Queries] = Field(
         default=["self"],
         min_length=1,
-        description="whom outputs are read at: the tokens themselves, or independent ones",
+        description=(
+            "whom outputs are read at: the tokens themselves (`self`), the tokens themselves but "
+            "for their own keys, `independent` tokens, fixed `probes`, or every point of a ball "
+            "(`map`: the largest deviation of the attention map)"
+        ),
+    )
+    probes: list[list[Real]] | None = Field(
+        None, min_length=1, description="points where outputs are read, for `probes` queries"
+    )
+    radii: list[Positive] | None = Field(
+        None, min_length=1, description="radii R of the ball |x| <= R, for `map` queries"
     )
     sampler: str = Field("iid", description="how rows are taken from a pool")
-    temperature: Positive = Field(1.0, description="divisor of every score")
+    inverse_temperature: InverseTemperatures = Field(
+        default=[1.0],
+        description=(
+            "factors s of every score, A -> s A, a problem for each: numbers, `inf` (argmax "
+            "attention), or tied to n"
+        ),
+    )
     sizes: Sizes | None = Field(None, description="sizes of this group, instead of the study's")
     replicates: Replicates | None = Field(None, description="replicates, instead of the study's")
     block_replicates: Replicates | None = Field(
@@ -118,7 +145,22 @@ class Group(Options):
             raise ValueError(f"block_replicates: {block}, a power of two is expected")
         if len(set(self.queries)) != len(self.queries):
             raise ValueError("queries: the same kind is listed twice")
+        for key, kind in (("probes", "probes"), ("radii", "map")):
+            given = getattr(self, key)
+            if kind in self.queries and given is None:
+                raise ValueError(f"{key}: this key is required for {kind} queries")
+            if kind not in self.queries and given is not None:
+                raise ValueError(f"{key}: only {kind} queries use it")
+        if self.sweep is not None and len(self.sweep) != 1:
+            raise ValueError("sweep: one option of the law and its values are expected")
         return self
+
+    def laws(self) -> list[dict[str, Any]]:
+        """Return the law as given, once for each value of the sweep."""
+        if self.sweep is None:
+            return [self.law]
+        ((option, values),) = self.sweep.items()
+        return [{**self.law, option: value} for value in values]
 
 
 class Model(Options):
@@ -170,6 +212,10 @@ class Study(Options):
         min_length=1,
         description="what is compared with the limit",
     )
+    polynomials: Polynomials = Field(
+        default_factory=dict,
+        description="polynomials of an output's coordinates; their names are statistics",
+    )
     estimators: list[EstimatorChoice] = Field(min_length=1)
     problems: list[Group] = Field(min_length=1)
     models: dict[Annotated[str, Field(pattern=NAME)], Model] = Field(default_factory=dict)
@@ -210,7 +256,8 @@ class StudyFaults(ValueError):
     """Everything that is wrong in a study."""
 
     def __init__(self, faults: list[Fault]) -> None:
-        self.faults = faults
+        # A law that is swept may have the same fault at every value.
+        self.faults = faults = list({str(fault): fault for fault in faults}.values())
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         lines = "\n".join(f"  {fault}" for fault in faults)
         super().__init__(f"{count} in the study, nothing was computed:\n{lines}")
@@ -218,11 +265,14 @@ class StudyFaults(ValueError):
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """A study without faults, and the options of its laws and estimators as their own models."""
+    """A study without faults, and the options of its laws and estimators as their own models.
+
+    A group has the options of one law for each value that it sweeps.
+    """
 
     study: Study
     registry: Registry
-    laws: tuple[Options, ...]
+    laws: tuple[tuple[Options, ...], ...]
     estimators: tuple[Options, ...]
 
 
@@ -332,6 +382,7 @@ class _Readable:
     texts: dict[str, Text | None]
     sizes: list[int]
     statistics: list[Any]
+    polynomials: dict[str, list[Term]]
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> _Readable:
@@ -344,6 +395,7 @@ class _Readable:
             return value if isinstance(value, dict) else {}
 
         sizes = _valid(_SizesOnly, {"sizes": config.get("sizes")})
+        polynomials = _valid(_PolynomialsOnly, {"polynomials": config.get("polynomials", {})})
         choices = ((i, _valid(EstimatorChoice, v)) for i, v in enumerate(listed("estimators")))
         groups = ((i, _valid(Group, v)) for i, v in enumerate(listed("problems")))
         default_statistics = Study.model_fields["statistics"].get_default(call_default_factory=True)
@@ -355,11 +407,16 @@ class _Readable:
             {str(name): _valid(Text, value) for name, value in named("texts").items()},
             sizes.sizes if sizes is not None else [],
             listed("statistics") or default_statistics,
+            polynomials.polynomials if polynomials is not None else {},
         )
 
 
 class _SizesOnly(Options):
     sizes: Sizes
+
+
+class _PolynomialsOnly(Options):
+    polynomials: Polynomials
 
 
 def _check_estimators(
@@ -406,6 +463,10 @@ def _check_estimators(
 def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: list[Fault]) -> None:
     if group.head is not None:
         faults.append(Fault(f"{at}.head", {}, "a pool has the model's own heads; leave it out"))
+    for kind in group.queries:
+        if kind in {"probes", "map"}:
+            message = "the rows of a pool are read at rows: self or independent is expected"
+            faults.append(Fault(f"{at}.queries", kind, message))
     model = study.models.get(options.model)
     if options.model not in study.models:
         message = _unknown("model", options.model, study.models)
@@ -430,8 +491,10 @@ def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: l
         faults.append(Fault(where, largest, message))
 
 
-def _check_groups(study: _Readable, registry: Registry, faults: list[Fault]) -> tuple[Options, ...]:
-    checked: list[Options] = []
+def _check_groups(
+    study: _Readable, registry: Registry, faults: list[Fault]
+) -> tuple[tuple[Options, ...], ...]:
+    checked: list[tuple[Options, ...]] = []
     seen: set[Any] = set()
     for index, raw in enumerate(study.raw_groups):
         if not isinstance(raw, Mapping):
@@ -445,20 +508,90 @@ def _check_groups(study: _Readable, registry: Registry, faults: list[Fault]) -> 
         if isinstance(sampler, str) and sampler not in samplers.available():
             message = _unknown("sampler", sampler, samplers.available())
             faults.append(Fault(f"{at}.sampler", sampler, message))
-        options = _check_law(raw.get("law"), index, registry, faults)
         group = study.groups.get(index)
-        if options is None or group is None:
+        swept = group is not None and group.sweep is not None
+        given = group.laws() if group is not None and swept else [raw.get("law")]
+        options: list[Options] = []
+        for law in given:
+            found = _check_law(law, index, registry, faults)
+            if found is not None:
+                options.append(found)
+        if group is None or not options or len(options) < len(given):
             continue
-        checked.append(options)
-        if issubclass(registry.laws[group.law["name"]], TokenLaw):
-            if group.head is None:
-                faults.append(Fault(f"{at}.head", None, "this key is required for a token law"))
-            elif len(set(group.head.horizons)) != len(group.head.horizons):
-                listed = group.head.horizons
-                faults.append(Fault(f"{at}.head.horizons", listed, "a horizon is listed twice"))
+        checked.append(tuple(options))
+        law_class = registry.laws[group.law["name"]]
+        if len({json.dumps(one.model_dump(mode="json")) for one in options}) < len(options):
+            faults.append(Fault(f"{at}.sweep", group.sweep, "a value is listed twice"))
+        if issubclass(law_class, TokenLaw):
+            laws = [law_class(one) for one in options]
+            faults.extend(_token_group_faults(study, group, laws, at))
         else:
-            _check_pool(study, group, options, at, faults)
+            for one in options:
+                _check_pool(study, group, one, at, faults)
     return tuple(checked)
+
+
+def _token_group_faults(
+    study: _Readable, group: Group, laws: Sequence[TokenLaw], at: str
+) -> Iterator[Fault]:
+    """Yield what is wrong between a token law, its head, queries, temperatures and statistics."""
+    if group.head is None:
+        yield Fault(f"{at}.head", None, "this key is required for a token law")
+    for law in laws:
+        for index, point in enumerate(group.probes or ()):
+            if len(point) != law.dimension:
+                message = f"{law.dimension} coordinates are expected, the dimension of the law"
+                yield Fault(f"{at}.probes[{index}]", point, message)
+        hard = [s for s in group.inverse_temperature if not isinstance(s, float)]
+        if hard:
+            yield from _hardmax_faults(group, law, at, hard)
+        if not study.polynomials:
+            continue
+        yield from _polynomial_faults(study, group, law, at, bool(hard))
+    repeated = [s for s in group.inverse_temperature if group.inverse_temperature.count(s) > 1]
+    if repeated:
+        yield Fault(f"{at}.inverse_temperature", repeated[0], "it is listed twice")
+    kinds = {"map" if kind == "map" else "moments" for kind in group.queries}
+    for kind in sorted(kinds):
+        if not statistics.applicable(study.statistics, "map" if kind == "map" else "self"):
+            message = (
+                "map queries need the statistic `map`"
+                if kind == "map"
+                else "the only statistic, `map`, needs map queries"
+            )
+            yield Fault(f"{at}.queries", list(group.queries), message)
+
+
+def _hardmax_faults(group: Group, law: TokenLaw, at: str, hard: Sequence[Any]) -> Iterator[Fault]:
+    if "map" in group.queries:
+        message = "map queries need a fixed inverse temperature: the limit is not continuous"
+        yield Fault(f"{at}.inverse_temperature", str(hard[0]), message)
+    try:
+        law.hardmax(np.ones((1, law.dimension)))
+    except Unavailable as reason:
+        shown = hard[0] if isinstance(hard[0], str) else hard[0].model_dump(exclude_none=True)
+        yield Fault(f"{at}.inverse_temperature", shown, f"{reason}")
+
+
+def _polynomial_faults(
+    study: _Readable, group: Group, law: TokenLaw, at: str, hard: bool
+) -> Iterator[Fault]:
+    """Yield why the limit of a polynomial is not known; only asked where polynomials are used."""
+    for name, terms in study.polynomials.items():
+        largest = max((index for term in terms for index in term.powers), default=0)
+        if name in study.statistics and largest >= law.dimension:
+            message = f"{at}.law has outputs with coordinates 0 to {law.dimension - 1}"
+            yield Fault(f"polynomials.{name}", largest, message)
+    used = [name for name in study.statistics if name in study.polynomials]
+    if not used or set(group.queries) <= {"probes", "map"}:
+        return
+    try:
+        if hard and not law.discrete:
+            raise Unavailable("the limit of hardmax has no expectation of a polynomial here")
+        if not law.gaussian_outputs:
+            law.quadrature()
+    except Unavailable as reason:
+        yield Fault(f"{at}.law", law.name, f"{reason}; the statistic {used[0]!r} needs it")
 
 
 def _check_law(raw: Any, index: int, registry: Registry, faults: list[Fault]) -> Options | None:
@@ -519,9 +652,13 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
     for index, name in enumerate(readable_parts.statistics):
         if name in readable_parts.statistics[:index]:
             faults.append(Fault(f"statistics[{index}]", name, "listed twice"))
-        if name not in statistics.available():
-            message = _unknown("statistic", name, statistics.available())
+        known = [*statistics.available(), *readable_parts.polynomials]
+        if name not in known:
+            message = _unknown("statistic", name, known)
             faults.append(Fault(f"statistics[{index}]", name, message))
+    for name in sorted(set(readable_parts.polynomials) & set(statistics.available())):
+        message = "a statistic has this name; choose another"
+        faults.append(Fault(f"polynomials.{name}", name, message))
     estimators = _check_estimators(readable_parts, registry, faults)
     laws = _check_groups(readable_parts, registry, faults)
     if faults or study is None:

@@ -17,20 +17,25 @@ if TYPE_CHECKING:
     import pandas
 
 SUMMARY_COLUMNS = (
-    *("study", "problem", "group", "law", "dimension", "horizon", "horizon_frobenius"),
-    *("model", "layer", "head", "queries", "sampler", "estimator", "statistic"),
+    *("study", "problem", "group", "parameter", "parameter_value", "law", "dimension"),
+    *("horizon", "horizon_frobenius", "score_scale", "attention", "inverse_temperature", "radius"),
+    *("model", "layer", "head", "queries", "sampler", "estimator", "exact", "statistic"),
     *("n_min", "n_max", "sizes", "replicates", "beta", "beta_low", "beta_high"),
     *("prefactor", "prefactor_low", "prefactor_high", "beta_bound", "beta_predicted"),
+    *("gamma", "gamma_low", "gamma_high", "decay"),
+    *("root_n_constant", "root_n_constant_low", "root_n_constant_high"),
+    *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
     *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "log_diagonal_threshold", "outcome", "note"),
 )
 CURVE_COLUMNS = (
     *("study", "problem", "group", "head", "queries", "horizon", "estimator", "statistic"),
     *("size", "error", "error_low", "error_high"),
-    *("relative_error", "relative_low", "relative_high", "fitted", "local_slope", "used"),
+    *("relative_error", "relative_low", "relative_high", "fitted", "local_slope"),
+    *("bias", "bias_low", "bias_high", "used"),
 )
 CELL_COLUMNS = (
     *("study", "problem", "group", "estimator", "outcome", "cause", "replicates"),
-    *("seconds", "peak_mb", "device", "fallback", "dtype"),
+    *("seconds", "peak_mb", "device", "fallback", "dtype", "exact"),
 )
 ERROR_COLUMNS = (
     *("study", "problem", "head", "estimator", "statistic", "size", "replicate"),
@@ -150,7 +155,9 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
                 f"{path}: not a whole result file ({error}); delete it and run again"
             ) from error
         common = {"study": study, "group": planned["group"]}
-        rows += [common | row for row in in_order(found["rows"])]
+        parameter, value = planned["parameter"]
+        about = common | {"parameter": parameter, "parameter_value": value}
+        rows += [about | row for row in in_order(found["rows"])]
         curves += [common | row for row in in_order(found["curves"])]
         cells += [common | row for row in in_order(found["cells"])]
         for cell in planned["cells"]:

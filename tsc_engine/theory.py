@@ -60,3 +60,47 @@ REFERENCE_SLOPES: tuple[ReferenceSlope, ...] = (
     ReferenceSlope(2.0, 0.190, 0.191, 0.213, 0.245),
     ReferenceSlope(3.0, 0.109, 0.109, 0.139, 0.162),
 )
+
+
+def edge_exponent(law: str, dimension: int) -> float | None:
+    """Return gamma with ``P(score gap < t) ~ K t^gamma`` at the best point of a law's support.
+
+    Sphere ``(d - 1) / 2``, ball and truncated Gaussian ``(d + 1) / 2``, cube ``d``; None for a law
+    with an atom there (every rate is exponential) or without such a power.
+    """
+    if law == "sphere":
+        return (dimension - 1) / 2.0 if dimension > 1 else None
+    return {
+        "ball": (dimension + 1) / 2.0,
+        "truncated_gaussian": (dimension + 1) / 2.0,
+        "cube": float(dimension),
+    }.get(law)
+
+
+def hardmax_distance_exponent(law: str, dimension: int) -> float | None:
+    """Return the exponent of ``E |Gamma_n(x) - V y*|`` for argmax attention at a fixed query.
+
+    The distance on a curved support is the root of the score gap: sphere ``1 / (d - 1)``, ball
+    ``1 / (d + 1)``; on the cube both are alike, ``1 / d``.
+    """
+    gamma = edge_exponent(law, dimension)
+    if gamma is None:
+        return None
+    return 1.0 / gamma if law == "cube" else 0.5 / gamma
+
+
+def growing_distance_exponent(law: str, dimension: int, power: float) -> float | None:
+    """Return the exponent of the distance to the hardmax limit where s grows like ``n^power``.
+
+    The smaller of the bias, ``s^-1`` on every support, and the fluctuation of the
+    ``n s^-gamma`` keys in play, each ``s^{-1/2}`` (cube: ``s^-1``) away: leading orders, a
+    *conjecture*; at ``power = 1 / gamma`` and beyond argmax attention takes over.
+    """
+    gamma = edge_exponent(law, dimension)
+    if gamma is None:
+        return None
+    if power * gamma >= 1.0:
+        return hardmax_distance_exponent(law, dimension)
+    reach = 1.0 if law == "cube" else 0.5
+    fluctuation = reach * power + 0.5 * (1.0 - power * gamma)
+    return min(power, fluctuation)

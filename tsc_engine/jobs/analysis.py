@@ -12,7 +12,7 @@ from tsc_engine.storage import read_record, write_record, write_text
 
 def make_errors(job: Job, limit: Path, blocks: list[Path], output: Path) -> None:
     """Compute the errors of one cell from its limit and its blocks."""
-    check_sources(job, roots.errors_sources(job["statistics"]))
+    check_sources(job, roots.errors_sources(job["statistics"], job["polynomials"]))
     from tsc_engine.errors import errors_record
 
     record = errors_record(
@@ -21,6 +21,7 @@ def make_errors(job: Job, limit: Path, blocks: list[Path], output: Path) -> None
         [read_record(block, job["estimate"]) for block in blocks],
         job["digest"],
         job["exact"],
+        job["polynomials"],
     )
     write_record(output, record)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tsc_engine import roots
 from tsc_engine.jobs import Job, check_sources, rows_path
-from tsc_engine.laws import Law, RowLaw
+from tsc_engine.laws import Law, RowLaw, Unavailable
 from tsc_engine.plugins import Registry, load, source_files
 from tsc_engine.problems import Problem
 from tsc_engine.samplers import sampler
@@ -69,11 +69,15 @@ def make_limit(job: Job, output: Path) -> None:
     about: dict[str, Any] = {"problem": job["problem"]}
     started = time.perf_counter()
     try:
-        record = Record(job["digest"], arrays=limit_arrays(_problem(job, law)), about=about)
+        record = Record(
+            job["digest"], arrays=limit_arrays(_problem(job, law), job["polynomials"]), about=about
+        )
     except _PoolMissing as error:
         record = Record(job["digest"], "failed", str(error), about=about)
     except OSError:
         raise
+    except Unavailable as reason:
+        record = Record(job["digest"], "unsupported", str(reason), about=about)
     except Exception as error:
         record = Record(job["digest"], "failed", cause_of(error), about=about)
     about |= {"seconds": time.perf_counter() - started, "peak_mb": _peak_mb()}
@@ -94,13 +98,14 @@ def make_estimate(
     from tsc_engine.estimators import request_of
 
     options = cls.Options.model_validate(job["options"])
-    request = request_of(options, job["sizes"], job["moments"])
     try:
         problem = _problem(job, law)
     except _PoolMissing as error:
         about = {"problem": spec, "sizes": job["sizes"]}
         record = Record(job["digest"], "failed", str(error), about=about)
     else:
+        moments, polynomials = job["moments"], job["polynomials"]
+        request = request_of(options, problem, job["sizes"], moments, polynomials)
         record = estimate(
             cls(options),
             problem,

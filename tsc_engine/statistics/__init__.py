@@ -10,14 +10,28 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-#: Moments that statistics may ask for, and the order of the tensor that each one is.
-MOMENTS = {"mean": 1, "second_moment": 2}
+#: Prefix of the moments that are polynomials of a study.
+POLYNOMIAL = "polynomial_"
+
+#: A polynomial: its terms as ``{"coefficient": c, "powers": {coordinate: exponent}}``.
+Terms = Sequence[Mapping[str, Any]]
+
+
+def evaluate(terms: Terms, outputs: Any) -> Any:
+    """Return a polynomial of the last axis, (…, dv) to (…), for arrays of any library."""
+    total: Any = 0.0
+    for term in terms:
+        product: Any = float(term["coefficient"])
+        for coordinate, exponent in term["powers"].items():
+            product = product * outputs[..., int(coordinate)] ** int(exponent)
+        total = total + product
+    return total + 0.0 * outputs[..., 0]
 
 
 class Moments:
@@ -26,19 +40,27 @@ class Moments:
     Parameters
     ----------
     names : iterable of str
-        Moments wanted, from `MOMENTS`.
-    sizes : sequence of int
-        Number of queries (equal to the number of keys) at each size index.
+        Moments wanted: ``mean``, ``second_moment``, or a polynomial by its name with `POLYNOMIAL`.
+    counts : sequence of int
+        Number of queries at each size index.
+    polynomials : mapping
+        Terms of every polynomial among the names, by its own name.
 
     Notes
     -----
     Sums are float64 whatever the outputs' dtype, on the device where the outputs are.
     """
 
-    def __init__(self, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
-        self._names = names
-        self._sizes = sizes
-        self._sums: list[dict[str, Any]] = [{} for _ in sizes]
+    def __init__(
+        self,
+        names: Sequence[str],
+        counts: Sequence[int],
+        polynomials: Mapping[str, Terms] | None = None,
+    ) -> None:
+        self._names = tuple(names)
+        self._counts = tuple(counts)
+        self._polynomials = dict(polynomials or {})
+        self._sums: list[dict[str, Any]] = [{} for _ in counts]
 
     def update(self, size_index: int, outputs: Any) -> None:
         """Add outputs of some queries at one size, shape (replicates, heads, queries, dv)."""
@@ -54,11 +76,14 @@ class Moments:
             new["mean"] = xp.sum(outputs, axis=-2)
         if "second_moment" in self._names:
             new["second_moment"] = xp.matmul(xp.matrix_transpose(outputs), outputs)
+        for name, terms in self._polynomials.items():
+            if POLYNOMIAL + name in self._names:
+                new[POLYNOMIAL + name] = xp.sum(evaluate(terms, outputs), axis=-1)
         for name, value in new.items():
             sums[name] = sums[name] + value if name in sums else value
 
     def finish(self) -> dict[str, NDArray[np.float64]]:
-        """Return the moments: name to array (replicates, heads, sizes, dv[, dv]), float64.
+        """Return the moments: name to array (replicates, heads, sizes[, dv[, dv]]), float64.
 
         Raises
         ------
@@ -70,8 +95,8 @@ class Moments:
             if any(name not in sums for sums in self._sums):
                 raise ValueError("the estimator gave no outputs for at least one size")
             columns = [
-                _to_numpy(sums[name]) / size
-                for sums, size in zip(self._sums, self._sizes, strict=True)
+                _to_numpy(sums[name]) / count
+                for sums, count in zip(self._sums, self._counts, strict=True)
             ]
             moments[name] = np.stack(columns, axis=2)
             if not np.isfinite(moments[name]).all():
@@ -96,11 +121,21 @@ class Statistic(ABC):
     expected : bool
         False: the error is the norm of a replicate's own deviation, averaged over replicates.
         True: it is the norm of the *expected* deviation (a bias); a single replicate has none.
+    queries : str
+        ``map`` for a statistic of the attention map on a ball, ``moments`` for one of the outputs.
+    order : int
+        Order of the tensor that `value` returns.
     """
 
     name: ClassVar[str]
     moments: ClassVar[tuple[str, ...]]
     expected: ClassVar[bool] = False
+    queries: ClassVar[str] = "moments"
+    order: ClassVar[int]
+
+    def distance(self, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the size of a deviation, over the last `order` axes: its Frobenius norm."""
+        return norm(deviation, self.order)
 
     @abstractmethod
     def value(self, moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -125,19 +160,44 @@ def covariance_of(moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.floa
 
 
 def available() -> list[str]:
-    """Return the names of the statistics, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    """Return the names of the statistics that need no definition by a study, sorted."""
+    names = {module.name for module in pkgutil.iter_modules(__path__)}
+    return sorted(names - {"polynomial"})
 
 
-def statistic(name: str) -> Statistic:
+def statistic(name: str, polynomials: Collection[str] = ()) -> Statistic:
     """Return the statistic of a name.
+
+    Parameters
+    ----------
+    name : str
+    polynomials : collection of str
+        Names of the study's polynomials.
 
     Raises
     ------
     KeyError
         If there is none.
     """
+    if name in polynomials:
+        return _module("polynomial").statistic_of(name)  # type: ignore[no-any-return]
     if name not in available():
         raise KeyError(name)
-    found: Statistic = importlib.import_module(f"{__name__}.{name}").STATISTIC
-    return found
+    return _module(name).STATISTIC  # type: ignore[no-any-return]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def applicable(names: Sequence[str], queries: str) -> list[str]:
+    """Return the statistics that can be read at a kind of queries, in the order given.
+
+    A study's polynomials, which are no files here, are statistics of the outputs.
+    """
+    kind = "map" if queries == "map" else "moments"
+    return [
+        name
+        for name in names
+        if (_module(name).STATISTIC.queries if name in available() else "moments") == kind
+    ]

@@ -14,6 +14,7 @@ class Covariance(Statistic):
     """``C_n = S_n - m_n m_n^T`` (divided by n, not n - 1)."""
 
     name = "covariance"
+    order = 2
     moments = ("mean", "second_moment")
 
     def value(self, moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ class Mean(Statistic):
     """``m_n``, the mean output."""
 
     name = "mean"
+    order = 1
     moments = ("mean",)
 
     def value(self, moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -21,9 +22,13 @@ class Mean(Statistic):
         return moments["mean"]
 
     def scale(self, limit: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-        """Return ``sqrt(tr C)``: the limit mean itself is 0 for centred laws."""
-        trace = np.trace(covariance_of(limit), axis1=-2, axis2=-1)
-        scale: NDArray[np.float64] = np.sqrt(np.maximum(trace, 0.0))
+        """Return ``sqrt(tr C)``: the limit mean itself is 0 for centred laws.
+
+        A single probe has no covariance; its output's length is taken instead.
+        """
+        spread = np.trace(covariance_of(limit), axis1=-2, axis2=-1)
+        length = np.trace(limit["second_moment"], axis1=-2, axis2=-1)
+        scale: NDArray[np.float64] = np.sqrt(np.where(spread > 1e-12 * length, spread, length))
         return scale
 
 

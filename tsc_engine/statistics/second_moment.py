@@ -14,6 +14,7 @@ class SecondMoment(Statistic):
     """``S_n``, the mean of ``g g^T``; its expectation at finite n is exact for Gaussian tokens."""
 
     name = "second_moment"
+    order = 2
     moments = ("second_moment",)
 
     def value(self, moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
