@@ -10,7 +10,7 @@ from tsc_engine.hookspecs import hookimpl
 from tsc_engine.options import NoOptions
 
 if TYPE_CHECKING:
-    from tsc_engine.finite_n import ExpectedMoments
+    from tsc_engine.finite_n.gaussian import ExpectedMoments
     from tsc_engine.problems import Problem
 
 TSC_API = "1.0"
@@ -19,9 +19,9 @@ TSC_API = "1.0"
 class GaussianExact(ExactEstimator):
     """One-dimensional integrals for every query, averaged over queries; any n up to 10^12.
 
-    For queries independent of the keys nothing is sampled (`finite_n`); where a query is one of
-    its keys, averages in three and more dimensions are over Sobol points, and their error is part
-    of the result (`finite_n_self`).
+    For queries independent of the keys nothing is sampled (`finite_n.gaussian`); where a query is
+    one of its keys, averages in three and more dimensions are over Sobol points, and their error is
+    part of the result (`finite_n.self_queries`).
     """
 
     name = "gaussian_exact"
@@ -40,8 +40,8 @@ class GaussianExact(ExactEstimator):
 
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
-        from tsc_engine.finite_n import expected_moments
-        from tsc_engine.finite_n_self import (
+        from tsc_engine.finite_n.gaussian import expected_moments
+        from tsc_engine.finite_n.self_queries import (
             expected_moments_at_probes,
             expected_moments_self,
             expected_moments_self_without_diagonal,

@@ -12,8 +12,8 @@ from tsc_engine.options import NoOptions
 if TYPE_CHECKING:
     from typing import Literal
 
-    from tsc_engine.finite_n import ExpectedMoments
-    from tsc_engine.finite_n_radial import QueryKind
+    from tsc_engine.finite_n.gaussian import ExpectedMoments
+    from tsc_engine.finite_n.radial import QueryKind
     from tsc_engine.problems import Problem
 
 TSC_API = "1.0"
@@ -23,7 +23,7 @@ class RadialExact(ExactEstimator):
     """One-dimensional integrals for every query, averaged over queries; any n up to 10^12.
 
     Where A is not a multiple of an orthogonal matrix, averages over queries in three and more
-    dimensions are over Sobol points, and their error is part of the result (`finite_n_radial`).
+    dimensions are over Sobol points, and their error is part of the result (`finite_n.radial`).
     """
 
     name = "radial_exact"
@@ -42,7 +42,7 @@ class RadialExact(ExactEstimator):
 
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
-        from tsc_engine.finite_n_radial import expected_moments_radial
+        from tsc_engine.finite_n.radial import expected_moments_radial
         from tsc_engine.laws import TokenLaw, Unavailable
 
         law = problem.law

@@ -11,10 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from plugins.radial_exact import RadialExact
-from tsc_engine import finite_n_radial, query_samples
 from tsc_engine.estimators import Request
-from tsc_engine.finite_n import ExpectedMoments
-from tsc_engine.finite_n_radial import (
+from tsc_engine.finite_n import query_samples
+from tsc_engine.finite_n import radial as finite_n_radial
+from tsc_engine.finite_n.gaussian import ExpectedMoments
+from tsc_engine.finite_n.query_averages import Head
+from tsc_engine.finite_n.radial import (
     SphereKeys,
     SphereSelfKeys,
     expected_moments_radial,
@@ -25,7 +27,6 @@ from tsc_engine.laws import LimitMoments
 from tsc_engine.laws.ball import Ball
 from tsc_engine.laws.sphere import Sphere
 from tsc_engine.options import NoOptions
-from tsc_engine.query_averages import Head
 from tsc_engine.radial_laws import RadialOptions
 
 Array = NDArray[np.float64]

@@ -13,21 +13,22 @@ import pytest
 from numpy.typing import NDArray
 
 from plugins.gaussian_exact import GaussianExact
-from tsc_engine import finite_n_self, query_samples
 from tsc_engine.estimators import Request
-from tsc_engine.finite_n import ExpectedMoments, expected_moments, weight_moments
-from tsc_engine.finite_n_self import (
+from tsc_engine.finite_n import query_samples
+from tsc_engine.finite_n import self_queries as finite_n_self
+from tsc_engine.finite_n.gaussian import ExpectedMoments, expected_moments, weight_moments
+from tsc_engine.finite_n.query_averages import Head, WeightLookup, average_over_queries
+from tsc_engine.finite_n.query_rules import GaussianQueries
+from tsc_engine.finite_n.self_queries import (
     GaussianKeys,
     expected_moments_at_probes,
     expected_moments_self,
     expected_moments_self_without_diagonal,
     own_key_moments,
 )
+from tsc_engine.finite_n.weight_tables import WeightTable
 from tsc_engine.laws.gaussian import Gaussian, GaussianOptions
 from tsc_engine.options import NoOptions
-from tsc_engine.query_averages import Head, WeightLookup, average_over_queries
-from tsc_engine.query_rules import GaussianQueries
-from tsc_engine.weight_tables import WeightTable
 
 Array = NDArray[np.float64]
 HeadOf = tuple[Array, Array, Array, Array]

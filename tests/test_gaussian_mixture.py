@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tsc_engine import mixture_limits
 from tsc_engine.laws import Unavailable
 from tsc_engine.laws.gaussian import Gaussian, GaussianOptions
 from tsc_engine.laws.gaussian_mixture import GaussianMixture, GaussianMixtureOptions
-from tsc_engine.tensor_rules import cube_rule, normal_rule
+from tsc_engine.quadrature import mixture_limits
+from tsc_engine.quadrature.tensor_rules import cube_rule, normal_rule
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "product_laws.json").read_text())
 CASES = ORACLE["gaussian_mixture"]["cases"]

@@ -17,13 +17,13 @@ from conftest import ROOT, TINY
 
 from tsc_engine import theory
 from tsc_engine.cli import main
-from tsc_engine.finite_n import expected_moments
+from tsc_engine.finite_n.gaussian import expected_moments
 from tsc_engine.fits import crossing, local_slopes
 from tsc_engine.jobs.analysis import make_errors, make_rates
 from tsc_engine.jobs.computing import make_estimate, make_limit
 from tsc_engine.plan import Plan
-from tsc_engine.predict import predict_head, predict_spectrum, predict_study
-from tsc_engine.prediction_text import text_of
+from tsc_engine.prediction.ask import predict_head, predict_spectrum, predict_study
+from tsc_engine.prediction.text import text_of
 from tsc_engine.storage import read_record, unpack_symmetric
 from tsc_engine.study import StudyFaults, load_study
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tsc_engine import product_limits, sine_sums
 from tsc_engine.laws import TokenLaw, Unavailable
 from tsc_engine.laws.cube import Cube, CubeOptions
 from tsc_engine.laws.hypercube import Hypercube, HypercubeOptions
-from tsc_engine.product_limits import product_moments, sign_moments
-from tsc_engine.sine_integrals import ProductMoments, sine_moments
+from tsc_engine.quadrature import product_limits, sine_sums
+from tsc_engine.quadrature.product_limits import product_moments, sign_moments
+from tsc_engine.quadrature.sine_integrals import ProductMoments, sine_moments
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "product_laws.json").read_text())
 CASES = [(name, case) for name in ("cube", "hypercube") for case in ORACLE[name]["cases"]]

@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tsc_engine import bessel_ratios
 from tsc_engine.laws import Unavailable
 from tsc_engine.laws.ball import Ball
 from tsc_engine.laws.sphere import Sphere
 from tsc_engine.laws.thin_edge import ThinEdge
 from tsc_engine.laws.truncated_gaussian import TruncatedGaussian
-from tsc_engine.radial_laws import RadialLaw
-from tsc_engine.radial_profiles import (
+from tsc_engine.quadrature import bessel_ratios
+from tsc_engine.quadrature.radial_profiles import (
     BallProfile,
     QuadratureProfile,
     RadialProfile,
@@ -32,6 +31,7 @@ from tsc_engine.radial_profiles import (
     ThinEdgeProfile,
     TruncatedGaussianProfile,
 )
+from tsc_engine.radial_laws import RadialLaw
 
 ORACLES = json.loads((Path(__file__).parent / "oracles" / "radial_laws.json").read_text())
 LAWS: dict[str, type[RadialLaw]] = {

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tsc_engine.laws import LimitMoments, Unavailable
-from tsc_engine.radial_limits import hardmax_moments, limit_moments
-from tsc_engine.radial_profiles import (
+from tsc_engine.quadrature.radial_limits import hardmax_moments, limit_moments
+from tsc_engine.quadrature.radial_profiles import (
     BallProfile,
     RadialProfile,
     SphereProfile,
     ThinEdgeProfile,
     TruncatedGaussianProfile,
 )
-from tsc_engine.sphere_averages import grouped, quadratic_range, subordinate
+from tsc_engine.quadrature.sphere_averages import grouped, quadratic_range, subordinate
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "radial_limits.json").read_text())
 Map = Callable[[np.ndarray], np.ndarray]

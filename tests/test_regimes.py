@@ -1,4 +1,4 @@
-"""Queries and temperatures: probes, no diagonal, the attention map, hardmax and factors tied to n."""
+"""Queries and temperatures: probes, no diagonal, the map on a ball, hardmax, factors tied to n."""
 
 from __future__ import annotations
 

@@ -188,8 +188,8 @@ def predict(
         --option 'covariance={family: identity, scale: 0.1}'
     """
     _serial(1)
-    from tsc_engine.prediction_request import answer
-    from tsc_engine.prediction_text import json_of, text_of
+    from tsc_engine.prediction.request import answer
+    from tsc_engine.prediction.text import json_of, text_of
 
     config = None if study is None else _read(study)
     predictions, left_out = answer(config, asked, figure)
@@ -198,7 +198,7 @@ def predict(
     else:
         click.echo(text_of(predictions, left_out))
     if figure is not None:
-        from tsc_engine.prediction_figure import prediction_figure, write_prediction_figure
+        from tsc_engine.prediction.figure import prediction_figure, write_prediction_figure
 
         drawn = prediction_figure(predictions)
         if drawn is None:

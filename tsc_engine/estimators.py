@@ -19,7 +19,7 @@ from tsc_engine.options import Options
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tsc_engine.finite_n import ExpectedMoments
+    from tsc_engine.finite_n.gaussian import ExpectedMoments
     from tsc_engine.problems import Problem
     from tsc_engine.statistics import Terms
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from tsc_engine.laws import LimitMoments, TokenLaw, Unavailable
 from tsc_engine.options import Extent, Options, Positive, Real
-from tsc_engine.radial_profiles import RadialProfile
+from tsc_engine.quadrature.radial_profiles import RadialProfile
 
 Array = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ class RadialLaw(TokenLaw):
 
     def limit(self, score: Array, value: Array) -> LimitMoments:
         """Return the moments of ``V grad log M(A x)`` by quadrature over the law of x."""
-        from tsc_engine.radial_limits import limit_moments
+        from tsc_engine.quadrature.radial_limits import limit_moments
 
         return limit_moments(self.profile, self._location, score, value)
 
@@ -138,7 +138,7 @@ class RadialLaw(TokenLaw):
 
     def hardmax_limit(self, score: Array, value: Array) -> LimitMoments:
         """Return the moments of ``V hardmax(A x)`` by quadrature over the law of x."""
-        from tsc_engine.radial_limits import hardmax_moments
+        from tsc_engine.quadrature.radial_limits import hardmax_moments
 
         return hardmax_moments(self.profile, self._location, score, value)
 

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.laws import Law, LimitMoments, TokenLaw, Unavailable
 from tsc_engine.options import Extent, Options, Positive, Real
-from tsc_engine.product_limits import product_moments, sign_moments
-from tsc_engine.sine_sums import langevin, langevin_slope, log_sinh_ratio
+from tsc_engine.quadrature.product_limits import product_moments, sign_moments
+from tsc_engine.quadrature.sine_sums import langevin, langevin_slope, log_sinh_ratio
 
 TSC_API = "1.0"
 
@@ -39,7 +39,7 @@ class Cube(TokenLaw):
     """Uniform on ``b + [-a, a]^d``.
 
     ``grad log M(t) = b + a (coth(a t_i) - 1/(a t_i))_i``; limits by sums of sines
-    (`tsc_engine.product_limits`).
+    (`tsc_engine.quadrature.product_limits`).
     """
 
     name = "cube"
@@ -133,7 +133,7 @@ class Cube(TokenLaw):
             raise Unavailable(
                 f"a quadrature rule for cube takes 3 dimensions, not {self.dimension}"
             )
-        from tsc_engine.tensor_rules import cube_rule
+        from tsc_engine.quadrature.tensor_rules import cube_rule
 
         nodes, weights = cube_rule(self.dimension)
         return self.mean() + self._half_width * nodes, weights

@@ -97,7 +97,7 @@ class Gaussian(TokenLaw):
         """Return Gauss-Hermite nodes in up to three dimensions."""
         if self.dimension > 3:
             return super().quadrature()
-        from tsc_engine.tensor_rules import normal_rule
+        from tsc_engine.quadrature.tensor_rules import normal_rule
 
         nodes, weights = normal_rule(self.dimension)
         return self.mean() + nodes @ self._root, weights

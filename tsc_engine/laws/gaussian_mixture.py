@@ -14,8 +14,8 @@ from tsc_engine.covariances import Covariance, Identity, covariance_matrix
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.horizons import covariance_root
 from tsc_engine.laws import Law, LimitMoments, TokenLaw, Unavailable
-from tsc_engine.mixture_limits import mixture_limit
 from tsc_engine.options import Extent, NonNegative, Options, Positive, Real
+from tsc_engine.quadrature.mixture_limits import mixture_limit
 from tsc_engine.row_maps import map_rows
 
 TSC_API = "1.0"
@@ -69,7 +69,7 @@ class GaussianMixture(TokenLaw):
     """``b + c y`` with y of the law ``sum_k pi_k N(b_k, S_k)``; components of weight 0 left out.
 
     ``grad log M(t) = sum_k p_k (b_k + S_k t)``, ``p_k ~ pi_k exp(<t, b_k> + <t, S_k t> / 2)``, in
-    terms of the moved and scaled components; limits by `tsc_engine.mixture_limits`.
+    terms of the moved and scaled components; limits by `tsc_engine.quadrature.mixture_limits`.
     """
 
     name = "gaussian_mixture"
@@ -217,7 +217,7 @@ class GaussianMixture(TokenLaw):
             raise Unavailable(
                 f"a quadrature rule for gaussian_mixture takes 3 dimensions, not {self.dimension}"
             )
-        from tsc_engine.tensor_rules import normal_rule
+        from tsc_engine.quadrature.tensor_rules import normal_rule
 
         weights, means, _ = self._components
         nodes, shares = normal_rule(self.dimension)

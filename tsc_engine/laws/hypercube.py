@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.laws import Law, LimitMoments, TokenLaw, Unavailable
 from tsc_engine.options import Extent, Options, Positive, Real
-from tsc_engine.product_limits import (
+from tsc_engine.quadrature.product_limits import (
     LISTED_BITS,
     listed_signs,
     product_moments,
     vertex_sign_moments,
 )
-from tsc_engine.sine_sums import log_cosh, tanh_slope
+from tsc_engine.quadrature.sine_sums import log_cosh, tanh_slope
 
 TSC_API = "1.0"
 
@@ -44,7 +44,7 @@ class Hypercube(TokenLaw):
     """Uniform on the vertices ``b + {-a, a}^d``.
 
     ``grad log M(t) = b + a tanh(a t)``; limits over all vertices up to dimension 16, else by sums
-    of sines (`tsc_engine.product_limits`).
+    of sines (`tsc_engine.quadrature.product_limits`).
     """
 
     name = "hypercube"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.laws import Law
+from tsc_engine.quadrature.radial_profiles import RadialProfile, SphereProfile
 from tsc_engine.radial_laws import RadialLaw, RadialOptions
-from tsc_engine.radial_profiles import RadialProfile, SphereProfile
 
 TSC_API = "1.0"
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.laws import Law
 from tsc_engine.options import Positive
+from tsc_engine.quadrature.radial_profiles import RadialProfile, TruncatedGaussianProfile
 from tsc_engine.radial_laws import RadialLaw, RadialOptions
-from tsc_engine.radial_profiles import RadialProfile, TruncatedGaussianProfile
 
 TSC_API = "1.0"
 

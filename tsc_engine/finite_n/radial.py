@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tsc_engine.finite_n import ExpectedMoments, checked_sizes
-from tsc_engine.finite_n_self import checked_probes
-from tsc_engine.query_averages import Coefficients, Head, Keys, average_over_queries
-from tsc_engine.query_rules import GivenQueries, Queries, SphereQueries
+from tsc_engine.finite_n.gaussian import ExpectedMoments, checked_sizes
+from tsc_engine.finite_n.query_averages import Coefficients, Head, Keys, average_over_queries
+from tsc_engine.finite_n.query_rules import GivenQueries, Queries, SphereQueries
+from tsc_engine.finite_n.self_queries import checked_probes
 
 if TYPE_CHECKING:
     from tsc_engine.laws import LimitMoments

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tsc_engine.prediction import ExactCurve, Prediction
+from tsc_engine.prediction.answer import ExactCurve, Prediction
 from tsc_engine.rates import EFFECTIVE_KEYS
 
 

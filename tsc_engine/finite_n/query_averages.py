@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.finite_n import ExpectedMoments
+from tsc_engine.finite_n.gaussian import ExpectedMoments
+from tsc_engine.finite_n.weight_tables import KeyWeights, weight_table
 from tsc_engine.laws import Unavailable
-from tsc_engine.weight_tables import KeyWeights, weight_table
 
 if TYPE_CHECKING:
-    from tsc_engine.query_rules import Queries
+    from tsc_engine.finite_n.query_rules import Queries
 
 Array = NDArray[np.float64]
 
@@ -512,7 +512,7 @@ def average_over_queries(
     ValueError
         If a query is sharper than that.
     """
-    from tsc_engine.query_samples import sampled_average
+    from tsc_engine.finite_n.query_samples import sampled_average
 
     lookup = WeightLookup(keys, largest_sharpness)
     coarse: QuerySums | None = None

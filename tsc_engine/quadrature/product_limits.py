@@ -1,9 +1,9 @@
 """Limits of attention on a cube and on its vertices: the method that fits the score matrix.
 
-Outputs are ``f(c_i + <B_i, u>)`` of independent coordinates u (see `tsc_engine.sine_integrals`).
-Rows with a single entry are integrals over one coordinate, vertices are listed where few
-coordinates matter, and the limit of hardmax has areas of polygons for rows of two entries. The rest
-are sums of sines; for the sign they are Dirichlet's,
+Outputs are ``f(c_i + <B_i, u>)`` of independent coordinates u (see
+`tsc_engine.quadrature.sine_integrals`). Rows with a single entry are integrals over one
+coordinate, vertices are listed where few coordinates matter, and the limit of hardmax has areas of
+polygons for rows of two entries. The rest are sums of sines; for the sign they are Dirichlet's,
 
     sign z = (2/pi) int_0^inf sin(s z) / s ds,
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc_engine.laws import Unavailable
-from tsc_engine.sine_integrals import (
+from tsc_engine.quadrature.sine_integrals import (
     PAIRS,
     UNIFORM,
     PairSums,
@@ -32,7 +32,7 @@ from tsc_engine.sine_integrals import (
     reaches,
     sine_moments,
 )
-from tsc_engine.sine_sums import SineSum, Transform, half_odd, langevin, legendre_rule
+from tsc_engine.quadrature.sine_sums import SineSum, Transform, half_odd, langevin, legendre_rule
 
 Array = NDArray[np.float64]
 

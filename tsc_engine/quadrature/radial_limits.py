@@ -14,8 +14,9 @@ Without location (A b = 0) the mean is ``V b`` and the covariance ``V U diag(c) 
 
 so that averages of ``(h - h0)^2``, ``h - h0``, ``(h - h0) h eta``, ``h eta``, ``h^2 eta eta^T``
 give both moments without the cancellation of a second moment with a product of means. All of these
-are averages of analytic functions of a quadratic on a sphere: see `tsc_engine.sphere_averages`. The
-ball is the projection of the sphere in two dimensions more; other laws of rho are mixtures.
+are averages of analytic functions of a quadratic on a sphere: see
+`tsc_engine.quadrature.sphere_averages`. The ball is the projection of the sphere in
+two dimensions more; other laws of rho are mixtures.
 
 The hardmax limit ``V (b + R xi / |xi|)`` needs ``1/q`` and
 ``q^{-1/2} = (1/pi) int z^{-1/2} / (q + z) dz``, which are resolvents on the negative axis.
@@ -31,8 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tsc_engine.laws import LimitMoments, Unavailable
-from tsc_engine.radial_profiles import BallProfile, RadialProfile, SphereProfile
-from tsc_engine.sphere_averages import (
+from tsc_engine.quadrature.radial_profiles import BallProfile, RadialProfile, SphereProfile
+from tsc_engine.quadrature.sphere_averages import (
     ComplexArray,
     Knots,
     LocatedAverages,

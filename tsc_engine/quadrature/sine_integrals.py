@@ -3,7 +3,7 @@
 A head sees the coordinates u_l of a token, independent and uniform on [-1, 1] (*cube*) or on
 {-1, 1} (*hypercube*), through ``Z_i = c_i + <B_i, u>``. Its outputs are ``f(Z_i)`` with f the
 Langevin function, tanh, or in the limit of hardmax the sign. Each is a sum of sines on the range of
-Z (`tsc_engine.sine_sums`), and sines of Z have closed expectations: with
+Z (`tsc_engine.quadrature.sine_sums`), and sines of Z have closed expectations: with
 ``Phi(k) = prod_l phi(k_l)``, phi the sine over its argument (cube) or the cosine (hypercube),
 
     E sin(s Z_i) = sin(s c_i) Phi(s B_i),
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc_engine.laws import LimitMoments, Unavailable
-from tsc_engine.sine_sums import SineSum, Transform, sine_sum, square_sum
+from tsc_engine.quadrature.sine_sums import SineSum, Transform, sine_sum, square_sum
 
 Array = NDArray[np.float64]
 

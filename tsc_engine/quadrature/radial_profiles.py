@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.bessel_ratios import (
+from tsc_engine.quadrature.bessel_ratios import (
     log_sphere_moment,
     ratio_derivative,
     ratio_over_argument,

@@ -21,7 +21,7 @@ from tsc_engine.horizons import horizon
 from tsc_engine.laws import TokenLaw
 from tsc_engine.plan import Plan, PlannedProblem
 from tsc_engine.plugins import Registry, load
-from tsc_engine.prediction import Prediction, prediction_of
+from tsc_engine.prediction.answer import Prediction, prediction_of
 from tsc_engine.problems import Problem
 from tsc_engine.study import CheckedStudy, Fault, Group, StudyFaults, load_study
 

@@ -30,7 +30,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tsc_engine.finite_n import (
+from tsc_engine.finite_n.gaussian import (
     ExpectedMoments,
     checked_head,
     checked_sizes,
@@ -39,8 +39,7 @@ from tsc_engine.finite_n import (
     laplace_functions,
     weight_moments,
 )
-from tsc_engine.laws import Unavailable
-from tsc_engine.query_averages import (
+from tsc_engine.finite_n.query_averages import (
     Coefficients,
     Head,
     Keys,
@@ -48,7 +47,8 @@ from tsc_engine.query_averages import (
     Reference,
     average_over_queries,
 )
-from tsc_engine.query_rules import GaussianQueries, GivenQueries
+from tsc_engine.finite_n.query_rules import GaussianQueries, GivenQueries
+from tsc_engine.laws import Unavailable
 
 Array = NDArray[np.float64]
 

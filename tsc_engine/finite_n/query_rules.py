@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.query_averages import QueryPoints
+from tsc_engine.finite_n.query_averages import QueryPoints
 
 if TYPE_CHECKING:
-    from tsc_engine.query_averages import Head
-    from tsc_engine.weight_tables import KeyWeights
+    from tsc_engine.finite_n.query_averages import Head
+    from tsc_engine.finite_n.weight_tables import KeyWeights
 
 Array = NDArray[np.float64]
 

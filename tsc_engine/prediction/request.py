@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsc_engine.predict import predict_head, predict_spectrum, predict_study
-from tsc_engine.prediction import Prediction
+from tsc_engine.prediction.answer import Prediction
+from tsc_engine.prediction.ask import predict_head, predict_spectrum, predict_study
 from tsc_engine.study import Fault, StudyFaults
 
 #: Endings of a figure's file.

@@ -14,8 +14,8 @@ from tsc_engine.charts.axes import log_axis
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.figure_files import render_svg
 from tsc_engine.charts.style import tooltips
-from tsc_engine.prediction import ExactCurve, Prediction
-from tsc_engine.prediction_text import QUANTITY_WORDS
+from tsc_engine.prediction.answer import ExactCurve, Prediction
+from tsc_engine.prediction.text import QUANTITY_WORDS
 from tsc_engine.storage import atomic_write
 
 TITLE = "Exact curves at finite n; dashed: asymptotic exponent, without logarithms"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.query_averages import (
+from tsc_engine.finite_n.query_averages import (
     Coefficients,
     QueryPoints,
     QuerySums,
@@ -30,8 +30,8 @@ from tsc_engine.query_averages import (
 )
 
 if TYPE_CHECKING:
-    from tsc_engine.query_averages import Head, Keys, Reference
-    from tsc_engine.query_rules import Queries
+    from tsc_engine.finite_n.query_averages import Head, Keys, Reference
+    from tsc_engine.finite_n.query_rules import Queries
 
 Array = NDArray[np.float64]
 
