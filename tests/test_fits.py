@@ -262,7 +262,7 @@ def test_the_constant_of_a_root_n_law_has_an_interval_around_the_truth() -> None
 def test_sizes_with_too_few_effective_keys_are_marked_and_not_fitted() -> None:
     errors = 3.0 * SIZES[:, None] ** -0.5 * np.linspace(0.9, 1.1, 9)
     record = _record(errors)
-    share = 30.0 / SIZES[2]
+    share = 100.0 / SIZES[2]
     arrays = record.arrays | {"effective_share": np.array([share])}
     tables = rates("one", _job(), [("mine", replace(record, arrays=arrays))])
     (row,) = tables["rows"]

@@ -113,6 +113,39 @@ POOL = {"name": "pool", "model": "minilm", "text": "wikipedia", "tokens": 100, "
             "greater than 0",
         ),
         (
+            {"problems": group(law={"name": "ball", "dimension": 2, "radius": 0})},
+            "problems[0].law.radius",
+            "greater than 0",
+        ),
+        (
+            {"problems": group(law={"name": "sphere", "dimension": 2, "raduis": 1})},
+            "problems[0].law.raduis",
+            "did you mean 'radius'?",
+        ),
+        (
+            {
+                "problems": group(
+                    law={"name": "finite_support", "atoms": [[1], [2]], "weights": [1, 2, 3]}
+                )
+            },
+            "problems[0].law",
+            "3 weights for 2 atoms",
+        ),
+        (
+            {
+                "problems": group(
+                    law={"name": "gaussian_mixture", "dimension": 2, "means": [[0, 0], [1]]}
+                )
+            },
+            "problems[0].law",
+            "means[1] has 1",
+        ),
+        (
+            {"problems": group(law={"name": "cube", "dimension": 2, "location": [1]})},
+            "problems[0].law",
+            "location has 1 entries for dimension 2",
+        ),
+        (
             {"problems": group(head={"horizons": [1.0], "scales": [1.0]})},
             "problems[0].head",
             "either horizons or scales are expected",

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 SIGNAL = 2.0
 #: A size enters the fit of the attention map's error where at least so many keys are effective on
 #: the whole ball: ``n M(A x)^2 / M(2 A x)``, which is ``n e^{-s^2}`` for Gaussian tokens.
-EFFECTIVE_KEYS = 30.0
+EFFECTIVE_KEYS = 100.0
 
 
 class Curve(NamedTuple):

@@ -27,6 +27,7 @@ from tsc_engine.page.reference import beside_each_other, reference_rows
 from tsc_engine.page.results import Results
 from tsc_engine.page.side_by_side import SideBySide
 from tsc_engine.page.values import first_value, interval_elements, plain_interval, value_element
+from tsc_engine.rates import EFFECTIVE_KEYS
 from tsc_engine.tables import SUMMARY_COLUMNS
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         full_table=full_table(summary),
         needs=NEEDS,
         rows=len(summary),
+        fewest_keys=int(EFFECTIVE_KEYS),
         level=results.interval_words,
         many_rows=len(summary) > MANY_ROWS,
         provenance=results.provenance,
