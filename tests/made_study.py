@@ -81,6 +81,8 @@ COOLED = Kind(
     parameter="inverse temperature",
     temperatures=("inf", "1 n^0.333", "1 log n"),
 )
+#: Exponents predicted for `COOLED`: one inside every interval, one above.
+PREDICTED = {"inf": 0.25, "1 n^0.333": 0.4}
 #: What was said of the decays of `COOLED`.
 VERDICTS = {"inf": "power", "1 n^0.333": "power", "1 log n": "logarithm"}
 
@@ -236,8 +238,15 @@ def _write_problem(
                 predicted = theory.beta_predicted(sharp) if normed else None
                 if bias and queries == "independent" and kind.law == "gaussian":
                     predicted = theory.bias_exponent(sharp)
-                if temperature == "inf":
-                    predicted = 0.25
+                if temperature in PREDICTED:
+                    predicted = PREDICTED[temperature]
+                if on_ball:
+                    predicted = 0.5
+                basis = ""
+                if predicted is not None or temperature == "1 log n":
+                    leading = (bias and not cold) or temperature in ("inf", "1 log n")
+                    basis = "leading order" if leading else "conjecture"
+                    basis = "central limit" if on_ball else basis
                 known = ran and count == count
                 made["summary"].append(
                     {
@@ -295,11 +304,19 @@ def _write_problem(
                             theory.beta_bound(sharp) if normed and ran else None
                         ),
                         "beta_predicted": cell_text(predicted if ran else None),
+                        "predicted_basis": basis if ran else "",
+                        "gamma_predicted": cell_text(
+                            1.0 if ran and temperature == "1 log n" else None
+                        ),
                         "epsilon": "0.1",
                         "n_eps": cell_text(count if known else None),
                         "n_eps_low": cell_text(count * 0.8 if known else None),
                         "n_eps_high": cell_text(count * 1.3 if known else None),
                         "log_diagonal_threshold": cell_text(sharp - sharp**2 / 2 if ran else None),
+                        # Closed for Gaussian tokens.
+                        "log_diagonal_threshold_error": cell_text(
+                            (0.0 if kind.law == "gaussian" else sharp / 64) if ran else None
+                        ),
                         "outcome": outcome,
                         "note": note if ran else cause,
                     }

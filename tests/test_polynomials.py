@@ -11,11 +11,14 @@ from test_limits import gaussian_problem, pool_problem
 from tsc_engine.errors import error_arrays
 from tsc_engine.estimates import estimate
 from tsc_engine.estimators import request_of
+from tsc_engine.laws import Unavailable
 from tsc_engine.limits import limit_arrays
 from tsc_engine.plugins import load
 from tsc_engine.polynomials import from_outputs, gaussian_expectation, square
+from tsc_engine.problems import Problem
+from tsc_engine.samplers import sampler
 from tsc_engine.statistics import Moments, applicable, evaluate, statistic
-from tsc_engine.storage import Record
+from tsc_engine.storage import Record, unpack_symmetric
 
 FOURTH = [{"coefficient": 1.0, "powers": {"0": 4}}]
 MIXED = [
@@ -77,7 +80,7 @@ def test_a_polynomial_of_the_outputs_has_an_error_that_falls() -> None:
     # About c n^-1/2: a factor of 8 expected, a factor of 3 is 5 standard errors away.
     assert relative[1] < relative[0] / 3.0
     assert relative[1] < 0.1
-    assert limit.arrays["polynomial_fourth_error"][0] < 1e-12
+    assert limit.arrays["error_of_polynomial_fourth"][0] < 1e-12
     signed = arrays["signed_fourth"]
     np.testing.assert_allclose(np.abs(signed), arrays["error_fourth"], rtol=1e-12)
 
@@ -91,7 +94,7 @@ def test_a_pool_has_the_polynomial_of_its_own_full_attention() -> None:
     weights = np.exp(scores)
     outputs = weights @ values / weights.sum(axis=-1, keepdims=True)
     expected = evaluate(MIXED, outputs).mean(axis=-1)
-    tolerance = found["polynomial_mixed_error"]
+    tolerance = found["error_of_polynomial_mixed"]
     assert (np.abs(found["polynomial_mixed"] - expected) <= tolerance).all()
 
 
@@ -102,3 +105,38 @@ def test_statistics_belong_to_their_kind_of_queries() -> None:
     assert statistic("mixed", ["mixed"]).moments == ("polynomial_mixed",)
     with pytest.raises(KeyError):
         statistic("mixed")
+
+
+@pytest.mark.parametrize("horizon", [1.0, 5.0, 30.0])
+def test_a_rule_that_is_not_sharp_enough_says_so(horizon: float) -> None:
+    """The square of a coordinate against the limit's own second moment: the stated error covers."""
+    cls = load().laws["truncated_gaussian"]
+    options = cls.Options.model_validate({"dimension": 2, "radius": 6.0})
+    spec = {
+        "law": {"name": "truncated_gaussian", **options.model_dump(mode="json")},
+        "head": {"score": "gaussian", "value": "identity", "seed": 3, "horizon": horizon},
+        "attention": "softmax",
+        "inverse_temperature": 1.0,
+        "sampler": "iid",
+        "queries": "independent",
+    }
+    problem = Problem(spec, cls(options), sampler("iid"))
+    square_of_first = [{"coefficient": 1.0, "powers": {"0": 2}}]
+    if horizon > 1.0:
+        with pytest.raises(Unavailable, match="so sharp a head"):
+            limit_arrays(problem, {"square": square_of_first})
+        return
+    found = limit_arrays(problem, {"square": square_of_first})
+    known = unpack_symmetric(found["second_moment"])[0][0, 0]
+    error = found["error_of_polynomial_square"][0] + found["second_moment_error"][0]
+    assert abs(found["polynomial_square"][0] - known) <= error
+    assert error < 1e-6 * known
+
+
+def test_facts_of_one_polynomial_are_not_those_of_another() -> None:
+    problem = gaussian_problem(2, 0.5)
+    one = limit_arrays(problem, {"a": FOURTH})
+    other = [{"coefficient": 2.0, "powers": {"1": 1}}]
+    both = limit_arrays(problem, {"a": FOURTH, "a_scale": other})
+    for key, value in one.items():
+        np.testing.assert_array_equal(both[key], value)

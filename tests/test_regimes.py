@@ -11,13 +11,14 @@ from conftest import TINY
 from test_limits import full_attention, pool_problem
 
 from tsc_engine import theory
-from tsc_engine.errors import error_arrays
+from tsc_engine.errors import error_arrays, errors_record
 from tsc_engine.estimates import estimate
 from tsc_engine.estimators import Request, request_of
 from tsc_engine.limits import limit_arrays, outputs_at
 from tsc_engine.plan import Plan
 from tsc_engine.plugins import load
 from tsc_engine.problems import Problem
+from tsc_engine.rates import rates, theory_columns
 from tsc_engine.samplers import sampler
 from tsc_engine.storage import Record, unpack_symmetric
 from tsc_engine.study import load_study
@@ -103,6 +104,12 @@ def test_edges_and_exponents_are_those_of_the_supports() -> None:
     assert theory.hardmax_distance_exponent("ball", 3) == pytest.approx(1 / 4)
     assert theory.hardmax_distance_exponent("cube", 2) == pytest.approx(1 / 2)
     assert theory.hardmax_distance_exponent("hypercube", 2) is None
+    # In one dimension ball and cube are one law.
+    for law in ("ball", "truncated_gaussian", "cube"):
+        assert theory.hardmax_distance_exponent(law, 1) == 1.0
+    assert theory.growing_distance_exponent("ball", 1, 0.5) == (
+        theory.growing_distance_exponent("cube", 1, 0.5)
+    )
     for dimension in (5, 10, 50):
         power = 2 / (dimension + 1)
         found = theory.growing_distance_exponent("sphere", dimension, power)
@@ -252,3 +259,47 @@ def test_work_at_few_probes_is_cut_into_few_jobs() -> None:
     )
     (planned,) = plan.problems
     assert len(planned.cells[0].blocks) <= 2
+
+
+def test_a_vocabulary_that_is_exact_after_some_n_is_not_fitted_there() -> None:
+    law = {
+        "name": "finite_support",
+        "atoms": {"family": "gaussian", "count": 30, "dimension": 3, "seed": 5},
+    }
+    problem = problem_of(law, "probes", "inf", probes=[[0.6, 0.48, 0.64]])
+    sizes = (8, 32, 128, 2048, 8192)
+    limit = Record("l", arrays=limit_arrays(problem))
+    record = errors_record(["mean"], limit, [estimated(problem, sizes, 12)], "e", False)
+    job = {
+        "problem": problem.spec,
+        "dimension": 3,
+        "heads": 1,
+        "statistics": ["mean"],
+        "polynomials": [],
+        "sizes": list(sizes),
+        "epsilon": 0.1,
+        "confidence": 0.95,
+        "resamples": 99,
+    }
+    tables = rates("one", job, [("mine", record)])
+    (row,) = tables["rows"]
+    used = [curve["used"] for curve in tables["curves"]]
+    assert used[-2:] == [False, False]
+    assert "exact to rounding at" in row["note"]
+    assert row["beta"] is None or row["beta"] < 3.0
+    assert 8 < row["n_eps"] <= 2048
+
+
+def test_at_a_tie_of_the_support_nothing_is_predicted() -> None:
+    for points, expected in (([[0.8, 0.6]], 0.5), ([[1.0, 0.0]], None)):
+        law = {"name": "cube", "dimension": 2}
+        problem = problem_of(law, "probes", "inf", probes=points)
+        facts = limit_arrays(problem)["probes_are_generic"]
+        columns = theory_columns(problem.spec, "mean", 1.0, 2, bool(facts[0]))
+        assert columns["beta_predicted"] == expected
+
+
+def test_a_map_whose_limit_is_beyond_the_largest_number_says_nothing() -> None:
+    limit = limit_arrays(problem_of({"name": "gaussian", "dimension": 1}, "map", 1.0, radius=50.0))
+    assert math.isnan(limit["process_constant"][0])
+    assert limit["effective_share"][0] == 0.0

@@ -541,10 +541,19 @@ def test_map_stands_beside_the_constants_of_its_limit(regimes: Written) -> None:
         for kind in (MAP_LINE, MAP_SPHERE)
         for radius in kind.radii
     }
-    # All but the largest ball of each group were made to agree.
+    below = {r["panel"] for r in drawn if "lower bound" in (r["line"] or "")}
+    assert below == {MAP_SPHERE.group}
+    # All but the largest ball of each group were made to agree; in five dimensions both constants
+    # are lower bounds, which nothing can agree on.
     words = " ".join(regimes.page.words.split())
-    assert "process lies inside the interval of C for 5 of 7 balls" in words
-    assert "0 intervals lie wholly below it and 2 wholly above" in words
+    assert "process lies inside the interval of C for 3 of 4 balls" in words
+    assert "0 intervals lie wholly below it and 1 wholly above" in words
+    assert "are lower estimates: 3 balls are left out of their comparison" in words
+    table = regimes.html.split('id="map-table"')[1].split("</table>")[0]
+    for kind, said in ((MAP_LINE, "exact up to the grid"), (MAP_SPHERE, "lower bounds")):
+        lines = [line for line in table.split("<tr>") if f"<td>{kind.group}</td>" in line]
+        assert len(lines) == 2 * len(kind.radii)
+        assert all(f"<td>{said}</td>" in line for line in lines)
     assert "of 7 balls, 2 lost some." in words
 
 
@@ -557,7 +566,10 @@ def test_decays_stand_with_prediction_and_verdict(regimes: Written) -> None:
         ("s = n^0.333", "power"),
         ("s = log n", "logarithm"),
     }
-    assert {r["case"] for r in drawn if r["beta_predicted"] is not None} == {"cooled · s = ∞"}
+    assert {r["case"] for r in drawn if r["beta_predicted"] is not None} == {
+        "cooled · s = ∞",
+        "cooled · s = n^0.333",
+    }
     words = " ".join(regimes.page.words.split())
     power = 3 * list(VERDICTS.values()).count("power")
     assert f"prefer a power of n in {power} of 9 decays and a power of log n in 3" in words
@@ -566,7 +578,39 @@ def test_decays_stand_with_prediction_and_verdict(regimes: Written) -> None:
     for row in rows:
         key = "|".join(row[c] for c in ("problem", "head", "estimator", "statistic"))
         assert {(key, "beta"), (key, "gamma"), (key, "gamma_high")} <= shown
+        grows_like_log = row["inverse_temperature"] == "1 log n"
+        assert ((key, "gamma_predicted") in shown) == grows_like_log
     assert table.count("a power of log n") == 2 * 3
+    # Argmax attention and s = log n; s = n^0.333.
+    assert table.count("<td>leading order</td>") == 2 * table.count("<td>conjecture</td>") == 12
+    argmax = "predicted for argmax attention (leading order, n → ∞) lies inside the interval of"
+    growing = "predicted for a growing s (a conjecture about n → ∞) lies inside the interval of"
+    assert f"{argmax} 3 of 3 rates." in words
+    assert f"{growing} 0 of 3 rates; 3 intervals lie wholly below it" in words
+
+
+@pytest.mark.parametrize("name", ["written", "regimes"])
+def test_own_key_is_shown_whatever_the_queries(name: str, request: pytest.FixtureRequest) -> None:
+    made: Written = request.getfixturevalue(name)
+    html = made.html.split('id="counts-table"')[1].split("</table>")[0]
+    shown = Page(f"<table{html}</table>").values
+    keys = {key.rpartition("|")[0] for key, column, _, _ in shown if column == "n_eps"}
+    own = {key.rpartition("|")[0] for key, c, _, _ in shown if c == "log_diagonal_threshold"}
+    assert keys
+    assert keys <= own
+    # A standard error is shown where there is one: a sampled threshold, not a closed one.
+    errors = {key for key, column, _, _ in shown if column == "log_diagonal_threshold_error"}
+    assert {key.partition("_")[0] for key in errors} == (
+        set() if name == "written" else {"ball", "sphere"}
+    )
+
+
+def test_own_key_of_real_heads_is_shown(written: Written) -> None:
+    html = written.html.split('id="heads-table"')[1].split("</table>")[0]
+    shown = [c for _, c, _, _ in Page(f"<table{html}</table>").values]
+    heads = POOL.layers * POOL.heads
+    assert shown.count("log_diagonal_threshold") == heads
+    assert shown.count("log_diagonal_threshold_error") == heads
 
 
 def test_panels_say_what_tells_problems_apart(regimes: Written) -> None:

@@ -183,6 +183,42 @@ POOL = {"name": "pool", "model": "minilm", "text": "wikipedia", "tokens": 100, "
             "map queries need the statistic `map`",
         ),
         ({"statistics": ["map"]}, "problems[0].queries", "needs map queries"),
+        ({"problems": group(sweep={"dimension": []})}, "problems[0].sweep.dimension", "at least 1"),
+        (
+            {"problems": group(sweep={"name": ["gaussian", "cube"]})},
+            "problems[0]",
+            "give each law its group",
+        ),
+        (
+            {
+                "problems": group(
+                    law={"name": "finite_support", "atoms": [[1.0], [1.0]]},
+                    head={"horizons": [1.0]},
+                )
+            },
+            "problems[0].head.horizons",
+            "no head has a horizon",
+        ),
+        (
+            {"statistics": ["covariance"], "problems": group(queries=["probes"], probes=[[1.0]])},
+            "problems[0].queries",
+            "a single probe",
+        ),
+        (
+            {"problems": group(queries=["probes"], probes=[[1.0], [1.0]])},
+            "problems[0]",
+            "probes: one is listed twice",
+        ),
+        (
+            {"problems": group(inverse_temperature=1e300)},
+            "problems[0].inverse_temperature",
+            "at most 1e15",
+        ),
+        (
+            {"statistics": ["map"], "problems": [{"group": "one", "law": POOL}]},
+            "problems[0].queries",
+            "needs map queries",
+        ),
         (
             {"problems": group(sweep={"dimension": [1, 0]})},
             "problems[0].law.dimension",

@@ -21,8 +21,9 @@ LARGEST_GRAM = 128
 
 #: Facts of each head that the limit record holds and errors pass on, shape (heads,).
 HEAD_FACTS = (
-    *("horizon", "horizon_frobenius", "log_diagonal_threshold"),
+    *("horizon", "horizon_frobenius", "log_diagonal_threshold", "log_diagonal_threshold_error"),
     *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
+    "probes_are_generic",
 )
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -34,7 +35,9 @@ def _moments(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
         found["mean"] = arrays["mean"]
     if "second_moment" in arrays:
         found["second_moment"] = unpack_symmetric(arrays["second_moment"])
-    others = {name for name in arrays if name.startswith((POLYNOMIAL, "map"))}
+    others = {
+        name for name in arrays if name.startswith((POLYNOMIAL, f"scale_of_{POLYNOMIAL}", "map"))
+    }
     return found | {name: arrays[name] for name in others}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ Floats = NDArray[np.float64]
 UNKNOWNS = 1200
 #: Simulated paths; the standard error of their mean is stored.
 PATHS = 20_000
+PATHS_AT_ONCE = 1_000
+#: Widest outputs for which the ball still has some twenty points.
+WIDEST = UNKNOWNS // 20
 
 
 class Constant(NamedTuple):
@@ -74,10 +78,14 @@ def expected_supremum(
         See `process_covariance`.
     points : ndarray, shape (m, d)
         Thinned where there are too many; half of those kept are where the process is largest.
+        Outputs wider than `WIDEST` leave too few points: nothing is said then (nan).
     scales : ndarray, shape (m,)
         ``sqrt(tr Cov Z(x))``.
     """
-    quota = max(40, UNKNOWNS // value.shape[0])
+    width = value.shape[0]
+    if width > WIDEST:
+        return Constant(math.nan, math.nan)
+    quota = UNKNOWNS // width
     if len(points) > quota:
         ranked = np.argsort(scales)[::-1]
         top = ranked[: len(points) // 4]
@@ -87,13 +95,19 @@ def expected_supremum(
             int(ranked[0]),
         }
         points = points[sorted(kept)]
-    covariance = process_covariance(law, score, value, points)
-    count, width = covariance.shape[:2]
+    with np.errstate(over="ignore", invalid="ignore"):
+        covariance = process_covariance(law, score, value, points)
+    if not np.isfinite(covariance).all():
+        return Constant(math.nan, math.nan)  # beyond the largest number: no n sees this limit
+    count = len(points)
     values, vectors = np.linalg.eigh(covariance.reshape(count * width, -1))
     root = vectors * np.sqrt(np.clip(values, 0.0, None))
     kept_columns = root[:, values > 1e-12 * values[-1]]
     generator = np.random.Generator(np.random.Philox(20260))
-    normal = generator.standard_normal((kept_columns.shape[1], PATHS))
-    paths = (kept_columns @ normal).reshape(count, width, PATHS)
-    suprema = np.sqrt(np.max(np.sum(paths**2, axis=1), axis=0))
+    found = []
+    for _ in range(PATHS // PATHS_AT_ONCE):
+        normal = generator.standard_normal((kept_columns.shape[1], PATHS_AT_ONCE))
+        paths = (kept_columns @ normal).reshape(count, width, PATHS_AT_ONCE)
+        found.append(np.sqrt(np.max(np.sum(paths**2, axis=1), axis=0)))
+    suprema = np.concatenate(found)
     return Constant(float(suprema.mean()), float(suprema.std(ddof=1) / np.sqrt(PATHS)))

@@ -21,9 +21,11 @@ from tsc_engine.storage import pack_symmetric
 #: Queries of the float64 check of a pool's float32 limit.
 CHECKED_QUERIES = 256
 #: Tokens over which the own key's threshold is averaged.
-TYPICAL_TOKENS = 1024
-#: Relative error that is stated for a law's own quadrature rule.
-RULE_ERROR = 1e-11
+TYPICAL_TOKENS = 4096
+#: Relative rounding of sums over a law's own quadrature rule.
+RULE_ERROR = 1e-12
+#: Largest relative error of such a rule that a limit may have.
+WORST_RULE_ERROR = 1e-8
 #: Relative error that is stated for float32 outputs in a polynomial.
 FLOAT32_ERROR = 1e-5
 
@@ -44,8 +46,8 @@ def limit_arrays(
     -------
     dict
         ``mean`` (heads, dv), ``second_moment`` (heads, packed), ``mean_error`` and
-        ``second_moment_error`` (heads,): absolute errors; ``polynomial_<name>``, its ``…_scale``
-        and ``…_error`` (heads,); ``horizon``, ``horizon_frobenius`` and
+        ``second_moment_error`` (heads,): absolute errors; ``polynomial_<name>``, ``scale_of_…``
+        and ``error_of_…`` (heads,); ``horizon``, ``horizon_frobenius`` and
         ``log_diagonal_threshold`` (heads,), nan where the last is not defined. For map queries
         ``map`` (zero: the statistic is a distance to the limit), ``map_scale`` and the constants
         of `_map_facts` take the place of the moments.
@@ -79,33 +81,51 @@ def limit_arrays(
 
 def _token_law_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:
     size = horizon(problem.score, law.covariance())
-    threshold = _own_key_of_law(problem, law)
+    threshold, deviation = _own_key_of_law(problem, law)
     facts = {
         "horizon": size.spectral,
         "horizon_frobenius": size.frobenius,
-        # At an infinite inverse temperature the own key is all or nothing.
+        # At an infinite inverse temperature the own key is all or nothing; where s grows with n
+        # the threshold moves with it.
         "log_diagonal_threshold": math.nan if problem.limit_is_hardmax else threshold,
+        "log_diagonal_threshold_error": math.nan if problem.limit_is_hardmax else deviation,
     }
     return {name: np.array([value]) for name, value in facts.items()}
 
 
-def _own_key_of_law(problem: Problem, law: TokenLaw) -> float:
-    """Return ``E[<A x, x> - log M(A x)]``: ``log n`` below which a query mostly sees itself.
+def _own_key_of_law(problem: Problem, law: TokenLaw) -> tuple[float, float]:
+    """Return ``E[<A x, x> - log M(A x)]`` and its standard error.
 
-    Closed for Gaussian tokens; otherwise the mean over tokens of a fixed draw, or the Gaussian
-    formula where the law gives no ``log M``.
+    It is ``log n`` below which a query mostly sees itself. Closed for Gaussian tokens and a sum
+    for atoms; otherwise a mean over tokens of a fixed draw, or the Gaussian formula where the law
+    gives no ``log M``.
     """
     score = problem.score
     if not law.gaussian_outputs:
-        tokens = law.draw(np.random.Generator(np.random.Philox(0)), TYPICAL_TOKENS)
+        count = 1
+        weights: NDArray[np.float64]
+        if law.discrete and _lists_its_support(law):
+            tokens, weights = law.quadrature()
+        else:
+            count = TYPICAL_TOKENS
+            tokens = law.draw(np.random.Generator(np.random.Philox(0)), count)
+            weights = np.full(count, 1.0 / count)
         directions = tokens @ score.T
         try:
-            others = law.log_moment(directions)
+            own = np.vecdot(directions, tokens) - law.log_moment(directions)
         except Unavailable:
             pass
         else:
-            return float(np.mean(np.vecdot(directions, tokens) - others))
-    return log_diagonal_threshold(score, law.covariance(), law.mean())
+            deviation = float(np.std(own)) / math.sqrt(count) if count > 1 else 0.0
+            return float(weights @ own), deviation
+    return log_diagonal_threshold(score, law.covariance(), law.mean()), 0.0
+
+
+def _lists_its_support(law: TokenLaw) -> bool:
+    try:
+        return len(law.quadrature()[1]) <= TYPICAL_TOKENS
+    except Unavailable:
+        return False
 
 
 def outputs_at(problem: Problem, points: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -152,9 +172,34 @@ def _token_law(
         if law.gaussian_outputs:
             return polynomials.from_moments(terms, limit.mean, limit.covariance)
         points, weights = law.quadrature()
-        return polynomials.from_outputs(terms, outputs_at(problem, points), weights, RULE_ERROR)
+        outputs = outputs_at(problem, points)
+        error = RULE_ERROR if law.discrete else _rule_error(outputs, weights, limit)
+        if error > WORST_RULE_ERROR:
+            raise Unavailable(
+                f"the rule of the law {law.name} is off by {error:.1g} for so sharp a head: "
+                "there is no expectation of a polynomial"
+            )
+        degree = max(sum(int(p) for p in term["powers"].values()) for term in terms)
+        return polynomials.from_outputs(terms, outputs, weights, max(1, degree) * error)
 
     return _moment_arrays(limit) | polynomials.arrays(chosen, [expectation])
+
+
+def _rule_error(
+    outputs: NDArray[np.float64], weights: NDArray[np.float64], limit: LimitMoments
+) -> float:
+    """Return the error of a law's own rule for this head, relative to ``sqrt(E g^2)``.
+
+    The rule's mean and second moment against those of the limit, which have a method of their own;
+    ten times that for other polynomials.
+    """
+    second = limit.covariance + np.outer(limit.mean, limit.mean)
+    size = float(np.trace(second))
+    mean = float(np.linalg.norm(weights @ outputs - limit.mean))
+    spread = float(np.linalg.norm((outputs * weights[:, None]).T @ outputs - second))
+    if size <= 0.0:
+        return RULE_ERROR
+    return RULE_ERROR + 10.0 * max(mean / math.sqrt(size), spread / size)
 
 
 def _at_probes(
@@ -172,7 +217,15 @@ def _at_probes(
         return polynomials.from_outputs(terms, outputs, weights, RULE_ERROR)
 
     limit = LimitMoments(mean, covariance, error)
-    return _moment_arrays(limit) | polynomials.arrays(chosen, [expectation])
+    found = _moment_arrays(limit) | polynomials.arrays(chosen, [expectation])
+    # Whether hardmax has a single best point: scores along an axis of a cube, or no scores at
+    # all, are at a tie, and the sampled argmax tends to no point of the support.
+    directions = np.abs(problem.probes @ problem.score.T)
+    smallest = (
+        directions.min() if law.name in {"cube", "hypercube"} else directions.max(axis=1).min()
+    )
+    found["probes_are_generic"] = np.array([float(smallest > 1e-12 * max(1.0, directions.max()))])
+    return found
 
 
 def _map_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]]:
@@ -221,7 +274,7 @@ def _full_attention(
     queries, keys, values = law.take(slice(None))
     queries = queries * problem.inverse_temperature
     pool = (law.size,)
-    squares = {f"{name}_scale": polynomials.square(terms) for name, terms in chosen.items()}
+    squares = {f"{name}^2": polynomials.square(terms) for name, terms in chosen.items()}
     wanted = {**chosen, **squares}
     names = ("mean", "second_moment", *(POLYNOMIAL + name for name in wanted))
     hard = problem.limit_is_hardmax
@@ -232,10 +285,10 @@ def _full_attention(
             moments.update(0, outputs[None, None])
         found = moments.finish()
         for name in chosen:
-            root = np.sqrt(found[f"{POLYNOMIAL}{name}_scale"][0, 0, 0])
+            root = np.sqrt(found[f"{POLYNOMIAL}{name}^2"][0, 0, 0])
             add(POLYNOMIAL + name, found[POLYNOMIAL + name][0, 0, 0])
-            add(f"{POLYNOMIAL}{name}_scale", root)
-            add(f"{POLYNOMIAL}{name}_error", FLOAT32_ERROR * root)
+            add(f"scale_of_{POLYNOMIAL}{name}", root)
+            add(f"error_of_{POLYNOMIAL}{name}", FLOAT32_ERROR * root)
         mean, second = found["mean"][0, 0, 0], found["second_moment"][0, 0, 0]
         checked = np.linspace(0, law.size - 1, min(CHECKED_QUERIES, law.size)).astype(np.int64)
         deviation, largest = (0.0, 0.0) if hard else _float32_deviation(query[checked], key, value)
@@ -246,14 +299,19 @@ def _full_attention(
         add("second_moment_error", 2.0 * deviation * largest)
         add("horizon", size.spectral)
         add("horizon_frobenius", size.frobenius)
-        add("log_diagonal_threshold", math.nan if hard else _own_key(query, key, checked))
+        own, own_error = _own_key(query, key, checked)
+        add("log_diagonal_threshold", math.nan if hard else own)
+        add(
+            "log_diagonal_threshold_error",
+            math.nan if hard else own_error,
+        )
     return {name: np.array(column, np.float64) for name, column in columns.items()}
 
 
 def _own_key(
     query: NDArray[np.float64], key: NDArray[np.float64], checked: NDArray[np.int64]
-) -> float:
-    """Return the mean over some rows of ``<q, k> - log E e^<q, k'>``, the own key against a key.
+) -> tuple[float, float]:
+    """Return the mean over some rows of ``<q, k> - log E e^<q, k'>``, and its standard error.
 
     It is ``log n`` below which a self query typically attends to its own key.
     """
@@ -261,7 +319,7 @@ def _own_key(
     top = scores.max(axis=1, keepdims=True)
     typical = top[:, 0] + np.log(np.mean(np.exp(scores - top), axis=1))
     own = np.sum(query[checked] * key[checked], axis=1)
-    return float(np.mean(own - typical))
+    return float(np.mean(own - typical)), float(np.std(own - typical) / np.sqrt(len(checked)))
 
 
 def _float32_deviation(

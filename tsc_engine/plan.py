@@ -24,6 +24,8 @@ from tsc_engine.study import CheckedStudy, Group
 
 #: Nominal seconds of one estimate job.
 JOB_SECONDS = 6.0
+#: Matrices of the width of a token that a job may hold at once: covariance, root, score, ….
+MATRICES = 10
 #: Nominal time to draw one coordinate of a token.
 DRAW_NANOSECONDS = 50.0
 #: Largest block that the cost models may choose; more would round small studies up too far.
@@ -113,7 +115,12 @@ class PlannedProblem:
     def limit_memory_mib(self) -> int:
         """Peak memory of the limit job, MiB."""
         if self.source is None:
-            return 2 * INTERPRETER_MIB
+            dimension = self.problem.dimension
+            # Matrices of the head and the law, and Hessians of log M at every probe of a map.
+            peak = MATRICES * 8 * dimension**2
+            if self.problem.queries == "map":
+                peak += 300 * 2**20 + 4 * 8 * 512 * dimension**2
+            return 2 * INTERPRETER_MIB + peak // 2**20
         tokens = int(self.source.job["law"]["tokens"])
         rows = 3 * self.problem.heads * tokens * self.problem.key_width
         # float64 copies of all rows, scaled keys and queries beside them, and one head's copies.
@@ -294,7 +301,8 @@ class Plan:
         replicates = group.replicates or self.study.replicates
         law_files = source_files(law_class)
         base: Job = {"problem": spec, "pool": source.path if source else None}
-        names = statistics.applicable(self.study.statistics, problem.queries)
+        probes = len(problem.spec["probes"]) if problem.queries == "probes" else None
+        names = statistics.applicable(self.study.statistics, problem.queries, probes)
         polynomials = self._polynomials(names)
         limit = {
             **base,
@@ -399,6 +407,8 @@ class Plan:
             batch += 8 * len(sizes) * (request.probes or 0) * (problem.value_width + 2)
             batch += 64 * 2**20
         peak = batch + _memory_claim(cls, options, problem, request)
+        if not problem.is_pool:
+            peak += MATRICES * 8 * problem.dimension**2
         if problem.is_pool:
             # Rows of the pool that were read stay mapped: in the end about all of them.
             law = problem.spec["law"]

@@ -94,7 +94,7 @@ def from_outputs(terms: Terms, outputs: Floats, weights: Floats, error: float) -
 def arrays(
     polynomials: Mapping[str, Terms], heads: Iterable[Callable[[Terms], Expectation]]
 ) -> dict[str, Floats]:
-    """Return limits of polynomials: ``polynomial_<name>``, ``…_scale``, ``…_error``, (heads,).
+    """Return limits: ``polynomial_<name>``, ``scale_of_…`` and ``error_of_…``, each (heads,).
 
     Parameters
     ----------
@@ -108,6 +108,7 @@ def arrays(
         expected = [expectation(terms) for expectation in by_head]
         key = POLYNOMIAL + name
         found[key] = np.array([one.value for one in expected])
-        found[f"{key}_scale"] = np.sqrt([max(one.square, 0.0) for one in expected])
-        found[f"{key}_error"] = np.array([one.error for one in expected])
+        # A polynomial's name may end in anything: the facts about it stand before the name.
+        found[f"scale_of_{key}"] = np.sqrt([max(one.square, 0.0) for one in expected])
+        found[f"error_of_{key}"] = np.array([one.error for one in expected])
     return found

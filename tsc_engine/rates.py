@@ -18,6 +18,11 @@ from tsc_engine.storage import Record
 
 Row = dict[str, Any]
 
+#: What a predicted exponent rests on: an argument without proof, an asymptotic without its
+#: logarithmic factors, or the central limit theorem.
+CONJECTURE, LEADING_ORDER, CENTRAL_LIMIT = "conjecture", "leading order", "central limit"
+#: Errors within this many roundings of the computation's precision, relative to the scale, are 0.
+ROUNDINGS = 64.0
 #: A bias enters the fit where its square exceeds this many of its standard errors.
 SIGNAL = 2.0
 #: A size enters the fit of the attention map's error where at least so many keys are effective on
@@ -185,6 +190,8 @@ def _sample_complexity(
     """Return the columns of n(eps), empty outside the measured range, and a note why."""
     columns: Row = dict.fromkeys(("n_eps", "n_eps_low", "n_eps_high"))
     known = curve.used
+    if target <= 0.0:
+        return columns, "the limit is 0: no error is relative to it"
     if not known.all() and (curve.high <= target).all():
         return columns, "below epsilon at all sizes"
     if known.sum() < 2:
@@ -205,13 +212,50 @@ def _sample_complexity(
     return columns, ""
 
 
-def theory_columns(spec: Mapping[str, Any], statistic: str, horizon: float, dimension: int) -> Row:
-    """Return bound and prediction where the theory applies.
+def theory_columns(
+    spec: Mapping[str, Any], statistic: str, horizon: float, dimension: int, generic: bool = True
+) -> Row:
+    """Return bound and prediction where the theory applies, and what the prediction rests on.
 
     At a constant temperature: Gaussian tokens. Where the limit is that of hardmax: the distance
     of a single probe's output, for laws whose edge is known.
+
+    Parameters
+    ----------
+    spec : mapping
+        Description of the problem.
+    statistic : str
+    horizon : float
+    dimension : int
+    generic : bool
+        Whether every probe has a single best point on the support; at a tie the sampled argmax
+        does not tend to it.
     """
     columns: Row = {"beta_bound": None, "beta_predicted": None}
+    columns |= {"predicted_basis": None, "gamma_predicted": None}
+    _predict(columns, spec, statistic, horizon, dimension, generic)
+    if columns["beta_predicted"] is not None:
+        hard = not isinstance(spec["inverse_temperature"], int | float)
+        if statistic == "map":
+            columns["predicted_basis"] = CENTRAL_LIMIT
+        elif spec["inverse_temperature"] == "inf" or statistic == "second_moment_bias":
+            columns["predicted_basis"] = LEADING_ORDER
+        else:
+            assert hard or statistic in {"mean", "covariance"}
+            columns["predicted_basis"] = CONJECTURE
+    elif columns["gamma_predicted"] is not None:
+        columns["predicted_basis"] = LEADING_ORDER
+    return columns
+
+
+def _predict(
+    columns: Row,
+    spec: Mapping[str, Any],
+    statistic: str,
+    horizon: float,
+    dimension: int,
+    generic: bool,
+) -> None:
     law, factor = spec["law"]["name"], spec["inverse_temperature"]
     tokens = spec["queries"] in {"self", "self_without_diagonal", "independent"}
     if isinstance(factor, int | float):
@@ -223,15 +267,17 @@ def theory_columns(spec: Mapping[str, Any], statistic: str, horizon: float, dime
                 columns["beta_predicted"] = theory.bias_exponent(horizon)
         elif statistic == "map":
             columns["beta_predicted"] = 0.5
-        return columns
-    if statistic != "mean" or len(spec.get("probes", ())) != 1:
-        return columns
+        return
+    if statistic != "mean" or len(spec.get("probes", ())) != 1 or not generic:
+        return
     if factor == "inf":
         columns["beta_predicted"] = theory.hardmax_distance_exponent(law, dimension)
+        columns["gamma_predicted"] = theory.logarithm_exponent(law, dimension, growing=False)
     elif factor["grows"] == "power":
         power = float(factor["exponent"])
         columns["beta_predicted"] = theory.growing_distance_exponent(law, dimension, power)
-    return columns
+    else:
+        columns["gamma_predicted"] = theory.logarithm_exponent(law, dimension, growing=True)
 
 
 def _facts(spec: Mapping[str, Any], head: int) -> Row:
@@ -341,23 +387,39 @@ def _one(
     if "effective_share" in record.arrays:
         marked = sizes * record.arrays["effective_share"][head] < EFFECTIVE_KEYS
         curve = curve._replace(used=curve.used & ~marked)
+    precision = np.finfo(record.about["dtype"] or "float64").eps
+    floor = ROUNDINGS * float(precision) * float(record.arrays[f"scale_{name}"][head])
+    settled = np.zeros(len(sizes), bool)
+    if f"error_{name}" in record.arrays:
+        settled = (curve.error <= floor) & (floor > 0.0)
+        curve = curve._replace(used=curve.used & ~settled)
     columns, fitted = _fit(curve, sizes, confidence, max(replicates, 2))
     scale = float(record.arrays[f"scale_{name}"][head])
     notes = []
     if marked.any():
         where = "all sizes" if marked.all() else f"{int(marked.sum())} of {len(sizes)} sizes"
         notes.append(f"too few effective keys somewhere on the ball at {where}")
-    noisy = ~curve.used & ~marked
+    if settled.any():
+        notes.append(f"exact to rounding at {int(settled.sum())} of {len(sizes)} sizes")
+    noisy = ~curve.used & ~marked & ~settled
     if replicates == 1 and not curve.used.any() and noisy.any():
         notes.append("a single replicate")
     elif noisy.all():
         notes.append("within noise at all sizes")
     elif noisy.any():
         notes.append(f"within noise at {int(noisy.sum())} of {len(sizes)} sizes")
-    complexity, reason = _sample_complexity(
-        curve, sizes, job["epsilon"] * scale, confidence, max(replicates, 2)
+    # At the sizes that are exact to rounding epsilon is reached.
+    counted = curve._replace(
+        used=curve.used | settled,
+        error=np.where(settled, np.maximum(curve.error, floor), curve.error),
     )
-    row |= columns | theory_columns(spec, name, horizon, job["dimension"]) | complexity
+    complexity, reason = _sample_complexity(
+        counted, sizes, job["epsilon"] * scale, confidence, max(replicates, 2)
+    )
+    generic = bool(record.arrays.get("probes_are_generic", np.ones(head + 1))[head])
+    row |= columns | theory_columns(spec, name, horizon, job["dimension"], generic) | complexity
+    if not generic and spec["inverse_temperature"] == "inf":
+        notes.append("a probe is at a tie of the support: the sampled argmax has another limit")
     row["note"] = "; ".join([*notes, *([reason] if reason else [])])
     slopes = fits.local_slopes(sizes, curve.error)
     signed = _signed(record, name, head, job, seed)

@@ -103,7 +103,7 @@ class Group(Options):
 
     group: str = Field(pattern=NAME, description="name of the group in tables and the report")
     law: dict[str, Any] = Field(description="`name` of a law and its options")
-    sweep: dict[str, list[Any]] | None = Field(
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = Field(
         None, description="one option of the law and the values that it takes, a problem for each"
     )
     head: Heads | None = Field(None, description="heads of a synthetic law; none for a pool")
@@ -153,6 +153,12 @@ class Group(Options):
                 raise ValueError(f"{key}: only {kind} queries use it")
         if self.sweep is not None and len(self.sweep) != 1:
             raise ValueError("sweep: one option of the law and its values are expected")
+        if self.sweep is not None and "name" in self.sweep:
+            raise ValueError("sweep: an option of one law is expected; give each law its group")
+        for key, listed in (("radii", self.radii), ("probes", self.probes)):
+            seen = [json.dumps(item) for item in listed or ()]
+            if len(set(seen)) < len(seen):
+                raise ValueError(f"{key}: one is listed twice")
         return self
 
     def laws(self) -> list[dict[str, Any]]:
@@ -468,6 +474,12 @@ def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: l
             message = "the rows of a pool are read at rows: self or independent is expected"
             faults.append(Fault(f"{at}.queries", kind, message))
     model = study.models.get(options.model)
+    faults.extend(_statistics_faults(study, group, at))
+    for name, terms in study.polynomials.items():
+        largest = max((index for term in terms for index in term.powers), default=0)
+        if name in study.statistics and model is not None and largest >= model.width:
+            message = f"{at}.law has outputs with coordinates 0 to {model.width - 1}"
+            faults.append(Fault(f"polynomials.{name}", largest, message))
     if options.model not in study.models:
         message = _unknown("model", options.model, study.models)
         faults.append(Fault(f"{at}.law.model", options.model, message))
@@ -537,6 +549,13 @@ def _token_group_faults(
     """Yield what is wrong between a token law, its head, queries, temperatures and statistics."""
     if group.head is None:
         yield Fault(f"{at}.head", None, "this key is required for a token law")
+    if group.head is not None and group.head.horizons is not None:
+        for law in laws:
+            if not np.trace(law.covariance()) > 0.0:
+                message = (
+                    "all tokens are the same under the law: no head has a horizon; give scales"
+                )
+                yield Fault(f"{at}.head.horizons", group.head.horizons, message)
     for law in laws:
         for index, point in enumerate(group.probes or ()):
             if len(point) != law.dimension:
@@ -551,15 +570,20 @@ def _token_group_faults(
     repeated = [s for s in group.inverse_temperature if group.inverse_temperature.count(s) > 1]
     if repeated:
         yield Fault(f"{at}.inverse_temperature", repeated[0], "it is listed twice")
-    kinds = {"map" if kind == "map" else "moments" for kind in group.queries}
-    for kind in sorted(kinds):
-        if not statistics.applicable(study.statistics, "map" if kind == "map" else "self"):
-            message = (
-                "map queries need the statistic `map`"
-                if kind == "map"
-                else "the only statistic, `map`, needs map queries"
-            )
-            yield Fault(f"{at}.queries", list(group.queries), message)
+    yield from _statistics_faults(study, group, at)
+
+
+def _statistics_faults(study: _Readable, group: Group, at: str) -> Iterator[Fault]:
+    """Yield kinds of queries at which no statistic of the study can be read."""
+    for kind in group.queries:
+        probes = len(group.probes or ()) if kind == "probes" else None
+        if statistics.applicable(study.statistics, kind, probes):
+            continue
+        message = {
+            "map": "map queries need the statistic `map`",
+            "probes": "no statistic of the study says something about a single probe",
+        }.get(kind, "the only statistic, `map`, needs map queries")
+        yield Fault(f"{at}.queries", kind, message)
 
 
 def _hardmax_faults(group: Group, law: TokenLaw, at: str, hard: Sequence[Any]) -> Iterator[Fault]:

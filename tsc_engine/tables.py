@@ -22,10 +22,12 @@ SUMMARY_COLUMNS = (
     *("model", "layer", "head", "queries", "sampler", "estimator", "exact", "statistic"),
     *("n_min", "n_max", "sizes", "replicates", "beta", "beta_low", "beta_high"),
     *("prefactor", "prefactor_low", "prefactor_high", "beta_bound", "beta_predicted"),
+    *("predicted_basis", "gamma_predicted"),
     *("gamma", "gamma_low", "gamma_high", "decay"),
     *("root_n_constant", "root_n_constant_low", "root_n_constant_high"),
     *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
-    *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "log_diagonal_threshold", "outcome", "note"),
+    *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "log_diagonal_threshold"),
+    *("log_diagonal_threshold_error", "outcome", "note"),
 )
 CURVE_COLUMNS = (
     *("study", "problem", "group", "head", "queries", "horizon", "estimator", "statistic"),

@@ -21,8 +21,8 @@ class Growing(Options):
     grows: Literal["logarithm", "power"] = Field(
         description="`logarithm`: factor x log n; `power`: factor x n^exponent"
     )
-    factor: Positive = Field(1.0, description="c")
-    exponent: Positive | None = Field(None, description="p of a power")
+    factor: Annotated[Positive, Field(le=1e9, description="c")] = 1.0
+    exponent: Annotated[Positive, Field(le=4)] | None = Field(None, description="p of a power")
 
     @model_validator(mode="after")
     def _consistent(self) -> Growing:
@@ -56,6 +56,8 @@ def _read(value: Any) -> Any:
         raise ValueError(_EXPECTED) from None
     if not number > 0:
         raise ValueError(_EXPECTED)
+    if 1e15 < number < math.inf:
+        raise ValueError("at most 1e15 is expected, or inf: argmax attention")
     # Infinity has no JSON number.
     return "inf" if math.isinf(number) else number
 

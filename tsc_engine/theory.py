@@ -66,7 +66,8 @@ def edge_exponent(law: str, dimension: int) -> float | None:
     """Return gamma with ``P(score gap < t) ~ K t^gamma`` at the best point of a law's support.
 
     Sphere ``(d - 1) / 2``, ball and truncated Gaussian ``(d + 1) / 2``, cube ``d``; None for a law
-    with an atom there (every rate is exponential) or without such a power.
+    with an atom there (every rate is exponential) or without such a power. In one dimension ball
+    and cube are one law.
     """
     if law == "sphere":
         return (dimension - 1) / 2.0 if dimension > 1 else None
@@ -86,7 +87,12 @@ def hardmax_distance_exponent(law: str, dimension: int) -> float | None:
     gamma = edge_exponent(law, dimension)
     if gamma is None:
         return None
-    return 1.0 / gamma if law == "cube" else 0.5 / gamma
+    return 1.0 / gamma if _is_flat(law, dimension) else 0.5 / gamma
+
+
+def _is_flat(law: str, dimension: int) -> bool:
+    """Say whether the distance to the best point goes like the score gap, not like its root."""
+    return law == "cube" or dimension == 1
 
 
 def growing_distance_exponent(law: str, dimension: int, power: float) -> float | None:
@@ -101,6 +107,28 @@ def growing_distance_exponent(law: str, dimension: int, power: float) -> float |
         return None
     if power * gamma >= 1.0:
         return hardmax_distance_exponent(law, dimension)
-    reach = 1.0 if law == "cube" else 0.5
+    reach = 1.0 if _is_flat(law, dimension) else 0.5
     fluctuation = reach * power + 0.5 * (1.0 - power * gamma)
     return min(power, fluctuation)
+
+
+def logarithm_exponent(law: str, dimension: int, growing: bool) -> float | None:
+    """Return gamma of ``(log n)^-gamma`` where the distance to the hardmax limit decays so.
+
+    Where s grows like log n the bias ``1 / s`` of every known edge rules: 1. At a thin edge,
+    ``P(gap < t) ~ e^(-c / t)``, it is ``s^-1/2`` then, and ``1 / log n`` for argmax attention
+    itself (d = 1). Leading orders.
+
+    Parameters
+    ----------
+    law : str
+    dimension : int
+    growing : bool
+        Whether s grows like log n; else it is infinite.
+    """
+    if law == "thin_edge":
+        # In more dimensions the direction of the best token lags behind its length.
+        return (0.5 if growing else 1.0) if dimension == 1 else None
+    if growing and law in {"sphere", "ball", "truncated_gaussian", "cube"}:
+        return 1.0
+    return None

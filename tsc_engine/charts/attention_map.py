@@ -12,13 +12,24 @@ from tsc_engine.charts.style import GREY, estimator_scale, tooltips
 from tsc_engine.charts.table_rows import Row, distinct, is_exact, is_map, number
 
 PROCESS = "limiting process, E sup |Z(x)|"
+PROCESS_BELOW = "process, lower bound (d ≥ 3)"
 CENTRAL_LIMIT = "one output, sup √tr Σ(x)"
-_DASHES = {PROCESS: [1, 0], CENTRAL_LIMIT: [6, 4]}
+_DASHES = {PROCESS: [1, 0], PROCESS_BELOW: [2, 3], CENTRAL_LIMIT: [6, 4]}
 
 
 def has_few_keys(row: Row) -> bool:
     """Say whether the map's error was too rough at some sizes to enter the fit."""
     return "too few effective keys" in row["note"]
+
+
+def is_lower_estimate(row: Row) -> bool:
+    """Say whether suprema over the row's ball, measured and of the limit, are lower estimates.
+
+    A grid fills the ball in one and two dimensions only; beyond them the largest value is searched
+    for from sparse points.
+    """
+    dimension = number(row["dimension"])
+    return dimension is None or dimension > 2
 
 
 def map_rows_of(summary: Sequence[Row]) -> list[Row]:
@@ -196,11 +207,12 @@ def _lines(members: Sequence[Row]) -> list[dict[str, Any]]:
             if radius is None or not constant or constant < 0:
                 continue
             panel = _panel(cases, row)
+            below = name == PROCESS and is_lower_estimate(row)
             found[panel, radius] = {
                 "kind": "line",
                 "panel": panel,
                 "group": row["group"],
-                "line": name,
+                "line": PROCESS_BELOW if below else name,
                 "branch": f"{name} {panel}",
                 "radius": radius,
                 "drawn_at": radius,

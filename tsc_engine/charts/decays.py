@@ -93,6 +93,7 @@ def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure 
                 ("gamma", "γ, of (log n)^−γ"),
                 ("gamma_low", "γ low"),
                 ("gamma_high", "γ high"),
+                ("gamma_predicted", "predicted γ"),
                 ("decay", "the data prefer"),
                 ("note", "note"),
             ),
@@ -127,6 +128,7 @@ def _rows(members: Sequence[Row]) -> list[dict[str, Any]]:
                 **{c: number(row[c]) for c in ("beta", "beta_low", "beta_high")},
                 "beta_predicted": number(row["beta_predicted"]),
                 **{c: number(row[c]) for c in ("gamma", "gamma_low", "gamma_high")},
+                "gamma_predicted": number(row["gamma_predicted"]),
                 "decay": row["decay"] or None,
                 "note": row["note"],
             }

@@ -70,6 +70,12 @@ def temperature_words(inverse_temperature: str) -> str:
     return f"s = {grows if grows and factor == '1' else inverse_temperature}"
 
 
+def basis_words(basis: str) -> str:
+    """Return what a predicted exponent rests on, in words; all speak about large n."""
+    known = {"conjecture": "a conjecture about n → ∞"}
+    return known.get(basis, f"{basis}, n → ∞" if basis else "n → ∞")
+
+
 def parameter_words(parameter: str) -> str:
     """Return the name of what a group varies, in words."""
     return parameter.replace("_", " ")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tsc_engine.charts.attention_map import map_rows_of
+from tsc_engine.charts.attention_map import is_lower_estimate, map_rows_of
 from tsc_engine.charts.figure import NEEDS
 from tsc_engine.charts.study_figures import StudyFigures
 from tsc_engine.charts.table_rows import distinct, ends_in_hardmax, is_map, is_real, number
@@ -26,7 +26,13 @@ from tsc_engine.page.full_table import MANY_ROWS, full_table
 from tsc_engine.page.reference import beside_each_other, reference_rows
 from tsc_engine.page.results import Results
 from tsc_engine.page.side_by_side import SideBySide
-from tsc_engine.page.values import first_value, interval_elements, plain_interval, value_element
+from tsc_engine.page.values import (
+    first_value,
+    interval_elements,
+    own_key,
+    plain_interval,
+    value_element,
+)
 from tsc_engine.rates import EFFECTIVE_KEYS
 from tsc_engine.tables import SUMMARY_COLUMNS
 
@@ -129,6 +135,8 @@ def _render(**content: Any) -> str:
         "parameter_words": parameter_words,
         "temperature_words": temperature_words,
         "plain_interval": plain_interval,
+        "own_key": own_key,
+        "is_lower_estimate": is_lower_estimate,
         "is_real": is_real,
     }
     environment.globals.update(functions)

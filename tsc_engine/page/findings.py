@@ -18,7 +18,7 @@ from tsc_engine.charts.table_rows import (
     over_horizons,
     swept_groups,
 )
-from tsc_engine.charts.wording import short, statistic_words
+from tsc_engine.charts.wording import basis_words, short, statistic_words
 from tsc_engine.page.regimes import (
     are,
     decay_sentences,
@@ -169,14 +169,15 @@ def _theory_sentences(rows: Sequence[Row]) -> list[Markup]:
     biases = [row for row in rows if row["statistic"] == "second_moment_bias"]
     sentences: list[Markup] = []
     for words, members in (("mean and covariance", norms), ("second-moment bias", biases)):
-        predicted = [f for row in members if (f := ends_of(row, "beta_predicted")) is not None]
-        if predicted:
-            sentences.append(
-                Markup(
-                    "The exponent predicted for the {} (a conjecture about n → ∞) lies inside the "
-                    "interval of {}."
-                ).format(words, sides(predicted, "rates"))
-            )
+        for basis in distinct(row["predicted_basis"] for row in members):
+            based = [row for row in members if row["predicted_basis"] == basis]
+            predicted = [f for row in based if (f := ends_of(row, "beta_predicted")) is not None]
+            if predicted:
+                sentences.append(
+                    Markup(
+                        "The exponent predicted for the {} ({}) lies inside the interval of {}."
+                    ).format(words, basis_words(basis), sides(predicted, "rates"))
+                )
     bounded = [f for row in norms if (f := ends_of(row, "beta_bound")) is not None]
     if bounded:
         slower = sum(high < value for _, high, value in bounded)

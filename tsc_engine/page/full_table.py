@@ -17,12 +17,13 @@ TEXT_COLUMNS = frozenset(
     {
         *("study", "problem", "group", "parameter", "law", "attention", "inverse_temperature"),
         *("model", "queries", "sampler", "estimator", "exact", "statistic", "decay"),
-        *("outcome", "note"),
+        *("predicted_basis", "outcome", "note"),
     }
 )
 #: What several rows of one head say alike.
 _SHARED_COLUMNS = frozenset(SUMMARY_COLUMNS[: SUMMARY_COLUMNS.index("estimator")]) | {
     *("n_min", "n_max", "sizes", "replicates", "beta_bound", "beta_predicted"),
+    *("predicted_basis", "gamma_predicted", "log_diagonal_threshold_error"),
     *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
     *("epsilon", "log_diagonal_threshold"),
 }

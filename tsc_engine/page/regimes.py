@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tsc_engine.charts.attention_map import has_few_keys
+from tsc_engine.charts.attention_map import has_few_keys, is_lower_estimate
 from tsc_engine.charts.table_rows import Row, distinct, is_swept, number
-from tsc_engine.charts.wording import in_order, parameter_words, queries_words, statistic_words
+from tsc_engine.charts.wording import (
+    basis_words,
+    in_order,
+    parameter_words,
+    queries_words,
+    statistic_words,
+)
 from tsc_engine.page.values import plain_interval, problem_words, value_element
 
 if TYPE_CHECKING:
@@ -112,7 +118,9 @@ def map_sentences(rows: Sequence[Row]) -> list[Markup]:
             )
         sentences.append(text + ".")
     compared = []
-    for row in measured:
+    below = [row for row in measured if is_lower_estimate(row)]
+    # Of two lower estimates neither says on which side of the other the supremum lies.
+    for row in (row for row in measured if not is_lower_estimate(row)):
         # The constant is simulated: two of its standard errors count as agreement.
         margin = 2.0 * (number(row["process_constant_error"]) or 0.0)
         found = ends_of(row, "process_constant", "root_n_constant", margin)
@@ -120,9 +128,16 @@ def map_sentences(rows: Sequence[Row]) -> list[Markup]:
     if compared:
         sentences.append(
             Markup(
-                "The constant of the limiting Gaussian process lies inside the interval of C for "
-                "{}."
+                "In one and two dimensions, the constant of the limiting Gaussian process lies "
+                "inside the interval of C for {}."
             ).format(sides(compared, "balls"))
+        )
+    if below:
+        sentences.append(
+            Markup(
+                "From three dimensions on, C and the constant of the limiting process are lower "
+                "estimates: {} {} left out of their comparison."
+            ).format(f"{len(below)} {'ball' if len(below) == 1 else 'balls'}", are(len(below)))
         )
     few = sum(has_few_keys(row) for row in measured)
     without = sum(has_few_keys(row) for row in rows) - few
@@ -157,12 +172,16 @@ def decay_sentences(rows: Sequence[Row]) -> list[Markup]:
                 f", and {neither} are neither" if neither else "",
             )
         )
-    predicted = [f for row in rows if (f := ends_of(row, "beta_predicted")) is not None]
-    if predicted:
+    predicted: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    for row in rows:
+        found = ends_of(row, "beta_predicted")
+        if found is not None:
+            limit = "argmax attention" if row["attention"] == "hardmax" else "a growing s"
+            predicted.setdefault((limit, basis_words(row["predicted_basis"])), []).append(found)
+    for (limit, basis), compared in predicted.items():
         sentences.append(
-            Markup(
-                "The exponent predicted for argmax attention and for a growing s (leading order, n "
-                "→ ∞) lies inside the interval of {}."
-            ).format(sides(predicted, "rates"))
+            Markup("The exponent predicted for {} ({}) lies inside the interval of {}.").format(
+                limit, basis, sides(compared, "rates")
+            )
         )
     return sentences

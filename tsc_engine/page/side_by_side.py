@@ -24,6 +24,10 @@ class SideBySide:
         Statistics that occur; with a rate, a count or a predicted exponent.
     epsilons, queries, groups : list of str
         Distinct texts, in the order of the rows.
+    bases : dict of str to str
+        What the predicted exponents of a statistic rest on; "prediction" where that differs.
+    thresholded : bool
+        Whether any row has the threshold of the own key.
     bounded : bool
         Whether any row has the paper's exponent.
     parameters : list of str
@@ -60,12 +64,20 @@ class SideBySide:
         self.balls = any(is_map(row) for row in rows)
         self.bounded = any(row["beta_bound"].strip() for row in rows)
         self.predicted = in_order(row["statistic"] for row in rows if row["beta_predicted"].strip())
+        self.bases = {name: _basis(rows, name) for name in self.predicted}
+        self.thresholded = _any(rows, "log_diagonal_threshold")
         self.count_statistics = in_order(
             row["statistic"]
             for _, cells in self.counts
             for row in cells.values()
             if _has_count(row)
         )
+
+
+def _basis(rows: Sequence[Row], statistic: str) -> str:
+    members = [row for row in rows if row["statistic"] == statistic]
+    bases = distinct(row["predicted_basis"] for row in members if row["beta_predicted"].strip())
+    return (bases[0] if len(bases) == 1 else "") or "prediction"
 
 
 def _has_count(row: Row) -> bool:

@@ -58,6 +58,19 @@ def first_value(cells: dict[str, Row], column: str) -> Markup:
     return value_element(next((row for row in rows if row[column].strip()), rows[0]), column)
 
 
+def own_key(cells: dict[str, Row]) -> Markup:
+    """Return ln n of the own key's threshold, with its standard error where it has one."""
+    from markupsafe import Markup
+
+    rows = list(cells.values())
+    row = next((row for row in rows if row["log_diagonal_threshold"].strip()), rows[0])
+    pieces = value_element(row, "log_diagonal_threshold")
+    if number(row["log_diagonal_threshold_error"]):
+        error = value_element(row, "log_diagonal_threshold_error")
+        pieces += Markup(' <span class="interval">± {}</span>').format(error)
+    return pieces
+
+
 def interval_elements(row: Row, column: str) -> Markup:
     """Return a number with its interval and note, or what is known in its place.
 

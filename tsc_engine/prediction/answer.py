@@ -25,11 +25,8 @@ from tsc_engine.limits import limit_arrays
 from tsc_engine.plan import PlannedProblem
 from tsc_engine.plugins import Registry
 from tsc_engine.problems import Problem
-from tsc_engine.rates import rates, theory_columns
+from tsc_engine.rates import CENTRAL_LIMIT, rates, theory_columns
 from tsc_engine.storage import Outcome, Record, cause_of, unpack_symmetric
-
-#: What an exponent rests on.
-CONJECTURE, LEADING, CENTRAL_LIMIT = "conjecture", "leading order", "central limit"
 
 Floats = NDArray[np.float64]
 
@@ -192,7 +189,8 @@ def prediction_of(planned: PlannedProblem, registry: Registry) -> Prediction:
     not_known: list[str] = []
     if limit.outcome != "ok":
         not_known.append(f"the limit: {limit.cause}")
-    exponents = _exponents(problem, law, names, spectral)
+    generic = bool(limit.arrays.get("probes_are_generic", np.ones(1))[0])
+    exponents = _exponents(problem, law, names, spectral, generic)
     if not any(found.predicted is not None for found in exponents):
         not_known.append("the asymptotic rate: no theory for this law, queries and temperature")
     label, exact, reasons = _exact_record(planned, registry)
@@ -268,25 +266,22 @@ def _limit_facts(limit: Record) -> dict[str, Any]:
 
 def _central_limit_size(facts: Mapping[str, Any], epsilon: float) -> float | None:
     scale = facts.get("map_scale", 0.0)
-    if "process_constant" not in facts or not scale > 0.0:
+    process = facts.get("process_constant", math.nan)
+    if not (math.isfinite(process) and scale > 0.0 and facts["effective_share"] > 0.0):
         return None
     return float((facts["process_constant"] / (epsilon * scale)) ** 2)
 
 
 def _exponents(
-    problem: Problem, law: TokenLaw, names: Sequence[str], spectral: float
+    problem: Problem, law: TokenLaw, names: Sequence[str], spectral: float, generic: bool
 ) -> tuple[Exponent, ...]:
     found = []
     for name in sorted(set(names) - {"second_moment"}, key=_statistic_order):
-        columns = theory_columns(problem.spec, name, spectral, problem.dimension)
-        predicted, basis = columns["beta_predicted"], ""
-        if predicted is not None:
-            basis = _basis(problem, name)
-        elif name in {"mean", "covariance"} and _central_limit(problem, law):
+        columns = theory_columns(problem.spec, name, spectral, problem.dimension, generic)
+        predicted, basis = columns["beta_predicted"], columns["predicted_basis"] or ""
+        if predicted is None and name in {"mean", "covariance"} and _central_limit(problem, law):
             # Finitely many probes, or bounded tokens: all moments of e^<Ax,y> y are finite.
             predicted, basis = 0.5, CENTRAL_LIMIT
-        if name == "covariance" and len(problem.spec.get("probes", ())) == 1:
-            continue  # one output has no covariance
         found.append(Exponent(name, columns["beta_bound"], predicted, basis))
     return tuple(found)
 
@@ -294,16 +289,6 @@ def _exponents(
 def _statistic_order(name: str) -> int:
     order = ("mean", "covariance", "second_moment_bias", "map")
     return order.index(name) if name in order else len(order)
-
-
-def _basis(problem: Problem, name: str) -> str:
-    if problem.growing is not None:
-        return CONJECTURE
-    if name == "map":
-        return CENTRAL_LIMIT
-    if problem.attention == "hardmax" or name == "second_moment_bias":
-        return LEADING
-    return CONJECTURE
 
 
 def _central_limit(problem: Problem, law: TokenLaw) -> bool:

@@ -255,6 +255,7 @@ _OPTIONS = {
     r"problems\[0\]\.inverse_temperature(\[\d+\])?": "--inverse-temperature",
     r"problems\[0\]\.head\.": "--",
     r"sizes": "--sizes",
+    r"study$": "--sizes",
     r"epsilon": "--epsilon",
 }
 

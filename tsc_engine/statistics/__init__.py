@@ -125,6 +125,8 @@ class Statistic(ABC):
         ``map`` for a statistic of the attention map on a ball, ``moments`` for one of the outputs.
     order : int
         Order of the tensor that `value` returns.
+    spread : bool
+        Whether it is 0 where there is a single output.
     """
 
     name: ClassVar[str]
@@ -132,6 +134,7 @@ class Statistic(ABC):
     expected: ClassVar[bool] = False
     queries: ClassVar[str] = "moments"
     order: ClassVar[int]
+    spread: ClassVar[bool] = False
 
     def distance(self, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the size of a deviation, over the last `order` axes: its Frobenius norm."""
@@ -190,14 +193,19 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def applicable(names: Sequence[str], queries: str) -> list[str]:
+def applicable(names: Sequence[str], queries: str, probes: int | None = None) -> list[str]:
     """Return the statistics that can be read at a kind of queries, in the order given.
 
-    A study's polynomials, which are no files here, are statistics of the outputs.
+    A study's polynomials, which are no files here, are statistics of the outputs. A single probe
+    has one output, and no covariance.
     """
     kind = "map" if queries == "map" else "moments"
-    return [
-        name
-        for name in names
-        if (_module(name).STATISTIC.queries if name in available() else "moments") == kind
-    ]
+    known = available()
+
+    def can_be_read(name: str) -> bool:
+        if name not in known:
+            return kind == "moments"
+        found: Statistic = _module(name).STATISTIC
+        return found.queries == kind and not (found.spread and probes == 1)
+
+    return [name for name in names if can_be_read(name)]

@@ -15,6 +15,7 @@ class Covariance(Statistic):
 
     name = "covariance"
     order = 2
+    spread = True
     moments = ("mean", "second_moment")
 
     def value(self, moments: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:

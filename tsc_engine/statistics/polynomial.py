@@ -25,7 +25,7 @@ class Polynomial(Statistic):
 
     def scale(self, limit: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
         """Return the root of the mean square of the polynomial at the limit."""
-        return limit[f"{self.moments[0]}_scale"]
+        return limit[f"scale_of_{self.moments[0]}"]
 
 
 def statistic_of(name: str) -> Polynomial:
