@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tsc_engine.laws import LimitMoments, TokenLaw, Unavailable
-from tsc_engine.options import Extent, Options, Positive, Real
+from tsc_engine.laws import LimitMoments, LocatedOptions, TokenLaw, Unavailable
+from tsc_engine.options import Positive
 from tsc_engine.quadrature.radial_profiles import RadialProfile
 
 Array = NDArray[np.float64]
@@ -25,22 +25,10 @@ LATITUDES = 32
 LENGTHS = 24
 
 
-class RadialOptions(Options):
+class RadialOptions(LocatedOptions):
     """Options that every radial law has."""
 
-    dimension: Extent = Field(description="dimension d of a token")
     radius: Positive = Field(1.0, description="largest distance of a token from the location")
-    location: list[Real] | None = Field(
-        None, description="centre of the law; the origin if not given"
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RadialOptions:
-        if self.location is not None and len(self.location) != self.dimension:
-            raise ValueError(
-                f"location has {len(self.location)} entries for dimension {self.dimension}"
-            )
-        return self
 
 
 class RadialLaw(TokenLaw):
@@ -73,9 +61,8 @@ class RadialLaw(TokenLaw):
 
     @cached_property
     def _location(self) -> Array:
-        if self.options.location is None:
-            return np.zeros(self.dimension)
-        return np.array(self.options.location, dtype=np.float64)
+        centre: Array = self.options.centre()
+        return centre
 
     def draw(self, generator: np.random.Generator, count: int) -> Array:
         """Draw tokens, shape (count, d), from d normal variates each and one more for rho."""

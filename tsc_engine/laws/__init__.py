@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from tsc_engine.options import Options
+from tsc_engine.options import Extent, Options, Real
 
 
 class LimitMoments(NamedTuple):
@@ -50,6 +51,29 @@ class Law(ABC):
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+
+class LocatedOptions(Options):
+    """Options of a law in a given dimension about a point."""
+
+    dimension: Extent = Field(description="dimension d of a token")
+    location: list[Real] | None = Field(
+        None, description="added to every token; the origin if not given"
+    )
+
+    @model_validator(mode="after")
+    def _location_fits(self) -> LocatedOptions:
+        if self.location is not None and len(self.location) != self.dimension:
+            raise ValueError(
+                f"location has {len(self.location)} entries for dimension {self.dimension}"
+            )
+        return self
+
+    def centre(self) -> NDArray[np.float64]:
+        """Return the location, shape (d,)."""
+        if self.location is None:
+            return np.zeros(self.dimension)
+        return np.array(self.location, dtype=np.float64)
 
 
 class TokenLaw(Law):

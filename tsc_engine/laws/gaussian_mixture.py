@@ -13,18 +13,17 @@ from pydantic import Field, model_validator
 from tsc_engine.covariances import Covariance, Identity, covariance_matrix
 from tsc_engine.hookspecs import hookimpl
 from tsc_engine.horizons import covariance_root
-from tsc_engine.laws import Law, LimitMoments, TokenLaw, Unavailable
-from tsc_engine.options import Extent, NonNegative, Options, Positive, Real
+from tsc_engine.laws import Law, LimitMoments, LocatedOptions, TokenLaw, Unavailable
+from tsc_engine.options import NonNegative, Positive, Real
 from tsc_engine.quadrature.mixture_limits import mixture_limit
 from tsc_engine.row_maps import map_rows
 
 TSC_API = "1.0"
 
 
-class GaussianMixtureOptions(Options):
+class GaussianMixtureOptions(LocatedOptions):
     """Options of the law ``gaussian_mixture``."""
 
-    dimension: Extent = Field(description="dimension d of a token")
     means: list[list[Real]] = Field(
         description="one mean per component, before location and scale", min_length=1
     )
@@ -35,7 +34,6 @@ class GaussianMixtureOptions(Options):
         default_factory=lambda: Identity(family="identity", scale=1.0),
         description="one covariance family for all components, or a list of one for each",
     )
-    location: list[Real] | None = Field(None, description="added to every token")
     scale: Positive = Field(1.0, description="factor of every token, before the location")
 
     @model_validator(mode="after")
@@ -58,10 +56,6 @@ class GaussianMixtureOptions(Options):
                 covariance_matrix(family, self.dimension)
         else:
             covariance_matrix(self.covariances, self.dimension)
-        if self.location is not None and len(self.location) != self.dimension:
-            raise ValueError(
-                f"location has {len(self.location)} entries for dimension {self.dimension}"
-            )
         return self
 
 
