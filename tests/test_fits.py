@@ -269,3 +269,23 @@ def test_sizes_with_too_few_effective_keys_are_marked_and_not_fitted() -> None:
     assert [curve["used"] for curve in tables["curves"]] == [False, False, *([True] * 4)]
     assert "too few effective keys somewhere on the ball at 2 of 6 sizes" in row["note"]
     assert row["beta"] == pytest.approx(0.5)
+
+
+def test_a_bias_that_passes_through_zero_has_no_power_law() -> None:
+    bias = np.array([0.3, 0.1, 0.02, -0.02, -0.03, -0.03])
+    record = _record(np.zeros((6, 40)))
+    arrays = {name: value for name, value in record.arrays.items() if name != "error_mean"}
+    arrays |= {
+        "bias_second_moment_bias": np.abs(bias)[None],
+        "bias_error_second_moment_bias": np.full((1, 6), 1e-12),
+        "signed_second_moment_bias": bias[None, :, None],
+        "scale_second_moment_bias": np.array([1.0]),
+    }
+    facts = record.about | {"exact": True, "replicates": 0}
+    job = _job(statistics=["second_moment_bias"])
+    (row,) = rates("one", job, [("mine", replace(record, arrays=arrays, about=facts))])["rows"]
+    assert row["beta"] is None
+    assert "changes its sign" in row["note"]
+    arrays["signed_second_moment_bias"] = np.abs(bias)[None, :, None]
+    (row,) = rates("one", job, [("mine", replace(record, arrays=arrays, about=facts))])["rows"]
+    assert row["beta"] is not None

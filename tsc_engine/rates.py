@@ -114,6 +114,22 @@ def _curve_of(name: str, record: Record, head: int, job: Mapping[str, Any], seed
     return _exact_curve(arrays[f"bias_{name}"][head], arrays[f"bias_error_{name}"][head])
 
 
+def _changes_sign(record: Record, name: str, head: int, curve: Curve) -> bool:
+    """Say whether a bias passes through 0 where it can be told from noise.
+
+    Its norm then dips between two sizes, and is no power of n. A tensor may turn its direction
+    without passing through 0: only one that mostly lies along the limit counts.
+    """
+    signed = record.arrays.get(f"signed_{name}")
+    if signed is None or f"error_{name}" in record.arrays or curve.used.sum() < 2:
+        return False
+    mean = signed[head].mean(axis=1)[curve.used]
+    if not np.isfinite(mean).all():
+        return False
+    mostly = np.abs(mean) > 0.5 * curve.error[curve.used]
+    return bool(mostly.all() and mean.min() < 0.0 < mean.max())
+
+
 def _signed(
     record: Record, name: str, head: int, job: Mapping[str, Any], seed: int
 ) -> dict[str, Floats]:
@@ -393,6 +409,9 @@ def _one(
     if f"error_{name}" in record.arrays:
         settled = (curve.error <= floor) & (floor > 0.0)
         curve = curve._replace(used=curve.used & ~settled)
+    crosses = _changes_sign(record, name, head, curve)
+    if crosses:
+        curve = curve._replace(used=np.zeros(len(sizes), bool))
     columns, fitted = _fit(curve, sizes, confidence, max(replicates, 2))
     scale = float(record.arrays[f"scale_{name}"][head])
     notes = []
@@ -402,7 +421,9 @@ def _one(
     if settled.any():
         notes.append(f"exact to rounding at {int(settled.sum())} of {len(sizes)} sizes")
     noisy = ~curve.used & ~marked & ~settled
-    if replicates == 1 and not curve.used.any() and noisy.any():
+    if crosses:
+        notes.append("the bias changes its sign within the sizes: no power law")
+    elif replicates == 1 and not curve.used.any() and noisy.any():
         notes.append("a single replicate")
     elif noisy.all():
         notes.append("within noise at all sizes")
