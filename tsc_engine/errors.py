@@ -99,6 +99,7 @@ def error_arrays(
         ``gram_<statistic>`` (heads, sizes, groups, groups) for biases of sampling estimators;
         ``bias_<statistic>`` and ``bias_error_<statistic>`` (heads, sizes) for exact ones;
         ``signed_<statistic>`` (heads, sizes, replicates; one for exact ones), see `along`;
+        ``fluctuation_<statistic>`` (heads, sizes) for sampling estimators, see `fluctuation`;
         ``scale_<statistic>`` (heads,) for all.
     """
     at_limit = _moments(limit.arrays)
@@ -115,10 +116,30 @@ def error_arrays(
             continue
         deviations = _sampled(chosen, blocks, at_limit)
         found[f"signed_{name}"] = along(deviations, chosen, at_limit)
+        found[f"fluctuation_{name}"] = fluctuation(deviations)
         if chosen.expected:
             found[f"gram_{name}"] = deviation_gram(deviations)
         else:
             found[f"error_{name}"] = np.moveaxis(chosen.distance(deviations), 0, -1)
+    return found
+
+
+def fluctuation(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the root mean squared distance of a replicate's statistic from its expectation.
+
+    Parameters
+    ----------
+    deviations : ndarray, shape (replicates, heads, sizes, …)
+
+    Returns
+    -------
+    ndarray, shape (heads, sizes), float64
+        ``sqrt(E |D - E D|_F^2)`` by the unbiased variance; nan for a single replicate.
+    """
+    if len(deviations) < 2:
+        return np.full(deviations.shape[1:3], np.nan)
+    variance = deviations.var(axis=0, ddof=1)
+    found: NDArray[np.float64] = np.sqrt(variance.reshape(*variance.shape[:2], -1).sum(axis=-1))
     return found
 
 

@@ -23,17 +23,25 @@ SUMMARY_COLUMNS = (
     *("n_min", "n_max", "sizes", "replicates", "beta", "beta_low", "beta_high"),
     *("prefactor", "prefactor_low", "prefactor_high", "beta_bound", "beta_predicted"),
     *("predicted_basis", "gamma_predicted"),
-    *("gamma", "gamma_low", "gamma_high", "decay"),
+    *("fit", "flags", "slope_change", "slope_change_low", "slope_change_high"),
+    *("decay", "decay_candidates", "gamma", "gamma_low", "gamma_high"),
     *("root_n_constant", "root_n_constant_low", "root_n_constant_high"),
     *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
-    *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "log_diagonal_threshold"),
-    *("log_diagonal_threshold_error", "outcome", "note"),
+    *("epsilon", "n_eps", "n_eps_low", "n_eps_high", "n_eps_basis"),
+    *("bias", "bias_low", "bias_high", "fluctuation", "bias_exact", "z_exact"),
+    *("log_diagonal_threshold", "log_diagonal_threshold_error", "outcome", "note"),
 )
 CURVE_COLUMNS = (
     *("study", "problem", "group", "head", "queries", "horizon", "estimator", "statistic"),
     *("size", "error", "error_low", "error_high"),
-    *("relative_error", "relative_low", "relative_high", "fitted", "local_slope"),
-    *("bias", "bias_low", "bias_high", "used"),
+    *("relative_error", "relative_low", "relative_high", "fitted", "used"),
+    *("local_slope", "local_slope_low", "local_slope_high"),
+    *("bias", "bias_low", "bias_high", "fluctuation", "bias_exact", "z_exact"),
+)
+LAW_COLUMNS = (
+    *("study", "problem", "group", "head", "queries", "horizon", "estimator", "statistic"),
+    *("law_of_decay", "stands", "behind", "criterion", "misfit", "parameters", "residual"),
+    *("prefactor", "beta", "gamma", "kappa", "floor", "relative_floor", "meeting", "beta_after"),
 )
 CELL_COLUMNS = (
     *("study", "problem", "group", "estimator", "outcome", "cause", "replicates"),
@@ -43,6 +51,8 @@ ERROR_COLUMNS = (
     *("study", "problem", "head", "estimator", "statistic", "size", "replicate"),
     *("error", "relative_error"),
 )
+#: Columns that may be infinite; JSON holds that as a text.
+OPEN = ("n_eps", "n_eps_low", "n_eps_high")
 #: Columns that are whole numbers although they may be empty.
 WHOLE = ("dimension", "layer", "head", "n_min", "n_max", "sizes", "replicates", "size", "replicate")
 
@@ -57,6 +67,8 @@ def _frame(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> pandas.DataF
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=list(columns))
+    for name in set(columns) & set(OPEN):
+        frame[name] = frame[name].astype(float)
     for name in set(columns) & set(WHOLE):
         frame[name] = frame[name].astype("Int64")
     return frame
@@ -107,7 +119,7 @@ def _errors_of(
 def gather(job: Mapping[str, Any], folder: Path) -> None:
     """Write the tables of a study.
 
-    ``summary`` and ``curves`` (CSV and parquet), ``cells`` (CSV), ``errors.parquet``,
+    ``summary`` and ``curves`` (CSV and parquet), ``laws`` and ``cells`` (CSV), ``errors.parquet``,
     ``provenance.json`` and ``run_config.yaml`` appear in ``folder``. Rows are in the order of the
     study.
 
@@ -134,15 +146,17 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
     def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Sort the rows of one problem as the study lists estimators and statistics."""
 
-        def place(row: dict[str, Any]) -> tuple[int, int, int, int]:
+        def place(row: dict[str, Any]) -> tuple[int, int, int, float]:
             statistic = names.index(row["statistic"]) if "statistic" in row else 0
             estimator = estimators.index(row["estimator"])
-            return estimator, row.get("head", 0), statistic, row.get("size", 0)
+            within = row.get("size", row.get("behind", 0))
+            return estimator, row.get("head", 0), statistic, within
 
         return sorted(rows, key=place)
 
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
+    laws: list[dict[str, Any]] = []
     cells: list[dict[str, Any]] = []
     errors: list[pandas.DataFrame] = []
     for planned in job["problems"]:
@@ -161,6 +175,7 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
         about = common | {"parameter": parameter, "parameter_value": value}
         rows += [about | row for row in in_order(found["rows"])]
         curves += [common | row for row in in_order(found["curves"])]
+        laws += [common | row for row in in_order(found["laws"])]
         cells += [common | row for row in in_order(found["cells"])]
         for cell in planned["cells"]:
             name = f"{cell['estimator']}~{cell['errors']}.npz"
@@ -176,6 +191,8 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
     _write(curve_frame, folder / "curves")
     cell_frame = _frame(cells, CELL_COLUMNS)
     write_text(folder / "cells.csv", cell_frame.to_csv(index=False, lineterminator="\n"))
+    law_frame = _frame(laws, LAW_COLUMNS)
+    write_text(folder / "laws.csv", law_frame.to_csv(index=False, lineterminator="\n"))
     write_text(folder / "provenance.json", json.dumps(provenance(job), indent=1, sort_keys=True))
     _write(summary_frame, folder / "summary")
     as_run = yaml.safe_dump(configuration, sort_keys=False, allow_unicode=True)

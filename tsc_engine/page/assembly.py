@@ -19,6 +19,7 @@ from tsc_engine.charts.wording import (
     statistic_words,
     temperature_words,
 )
+from tsc_engine.measured_curves import EFFECTIVE_KEYS
 from tsc_engine.page.cells import costs, unfinished_cells
 from tsc_engine.page.chart_data import MANY_POINTS, chart_data
 from tsc_engine.page.findings import findings
@@ -33,7 +34,6 @@ from tsc_engine.page.values import (
     plain_interval,
     value_element,
 )
-from tsc_engine.rates import EFFECTIVE_KEYS
 from tsc_engine.tables import SUMMARY_COLUMNS
 
 if TYPE_CHECKING:

@@ -15,17 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine import fits, statistics
+from tsc_engine import statistics
 from tsc_engine.errors import errors_record
 from tsc_engine.estimates import estimate
 from tsc_engine.estimators import request_of
+from tsc_engine.fitting.curve_fit import local_slopes
+from tsc_engine.fitting.sample_complexity import crossing
 from tsc_engine.horizons import horizon, log_diagonal_threshold
 from tsc_engine.laws import TokenLaw, Unavailable
 from tsc_engine.limits import limit_arrays
 from tsc_engine.plan import PlannedProblem
 from tsc_engine.plugins import Registry
+from tsc_engine.predicted_rates import CENTRAL_LIMIT, theory_columns
 from tsc_engine.problems import Problem
-from tsc_engine.rates import CENTRAL_LIMIT, rates, theory_columns
+from tsc_engine.rates import rates
 from tsc_engine.storage import Outcome, Record, cause_of, unpack_symmetric
 
 Floats = NDArray[np.float64]
@@ -368,18 +371,18 @@ def _beside(
 ) -> ExactCurve:
     """Return a curve that the workflow has no rows of, by the functions that it has them from."""
     used = values > accuracy
-    slopes = fits.local_slopes(sizes, values)
+    slopes = local_slopes(sizes, values)
     n_eps, note = None, ""
     if not used.any():
         note = "0 at all sizes" if not values.any() else "0 to rounding at all sizes"
     elif used.sum() >= 2:
-        crossing = float(fits.crossing(sizes[used], values[used], target))
-        if math.isfinite(crossing):
-            n_eps = crossing
+        found = float(crossing(sizes[used], values[used], target))
+        if math.isfinite(found):
+            n_eps = found
         else:
             note = (
                 "epsilon is not reached at the largest size"
-                if crossing > 0
+                if found > 0
                 else "epsilon is reached before the smallest size"
             )
     return ExactCurve(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tsc_engine.measured_curves import EFFECTIVE_KEYS
 from tsc_engine.prediction.answer import ExactCurve, Prediction
-from tsc_engine.rates import EFFECTIVE_KEYS
 
 
 def _cell(value: float | None, form: str = ".4g") -> str:

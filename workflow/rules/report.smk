@@ -26,6 +26,7 @@ rule tables:
         f"{RESULTS}/summary.parquet",
         f"{RESULTS}/curves.csv",
         f"{RESULTS}/curves.parquet",
+        f"{RESULTS}/laws.csv",
         f"{RESULTS}/cells.csv",
         f"{RESULTS}/errors.parquet",
         f"{RESULTS}/provenance.json",

@@ -1,0 +1,1 @@
+"""Measurements of the program itself: what its numbers are worth."""

@@ -1,0 +1,151 @@
+"""One data set: everything that a study would say of it, beside what is true."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.coverage.cases import Case
+from tsc_engine.fitting import Floats
+from tsc_engine.fitting.comparison import verdict
+from tsc_engine.fitting.curve_fit import CurveFit, Estimate, local_slopes
+from tsc_engine.fitting.decay_laws import Bend, LinearLaw, Power
+from tsc_engine.fitting.sample_complexity import Band, beyond, inside
+from tsc_engine.fitting.samples import BiasSamples, MeanSamples
+
+CONFIDENCE, RESAMPLES, SEED = 0.95, 999, 1
+#: Where n(eps) truly is, as a share of the log range of the sizes.
+WITHIN = (0.2, 0.5, 0.8)
+#: Where it truly is beyond them, in multiples of the largest size.
+BEYOND = 3.0
+
+
+class Reading(NamedTuple):
+    """An interval and what it should hold.
+
+    Attributes
+    ----------
+    low, high : float
+        nan where there is no interval; 1 and inf are the open ends of n(eps).
+    target : float
+    """
+
+    low: float
+    high: float
+    target: float
+
+
+class Measured(NamedTuple):
+    """What one data set gave.
+
+    Attributes
+    ----------
+    readings : dict of str to Reading
+        By quantity.
+    verdict : str or None
+        Of the comparison of laws; None where they are not compared.
+    clear : bool
+        Whether a bias is told from noise; True for expected errors.
+    replicates : int
+        How many were used.
+    """
+
+    readings: dict[str, Reading]
+    verdict: str | None
+    clear: bool
+    replicates: int
+
+
+def _reading(estimate: Estimate, target: float) -> Reading:
+    if estimate.low is None or estimate.high is None:
+        return Reading(math.nan, math.nan, target)
+    return Reading(estimate.low, estimate.high, target)
+
+
+def _population(fit: CurveFit, law: LinearLaw, log_error: Floats) -> Floats:
+    """Return a law's parameters for the expected error itself, with the data's own weights."""
+    basis = law.basis(fit.log_sizes)
+    weighed = basis.T @ fit.precision
+    return np.linalg.solve(weighed @ basis, weighed @ log_error)
+
+
+def _sample_complexity(
+    fit: CurveFit, continued: list[tuple[str, Band]], log_target: float
+) -> tuple[float, float]:
+    """Return the interval of n(eps) as a study would report it."""
+    target = math.exp(log_target)
+    found = inside(fit.band, target)
+    if found is None:
+        found = beyond(continued, target, float(fit.sizes[-1]))
+    low, high = found.low, found.high
+    return (math.nan if low is None else low), (math.nan if high is None else high)
+
+
+def _fit(case: Case, data: Floats) -> CurveFit:
+    samples = BiasSamples(data) if case.biases else MeanSamples(data)
+    return CurveFit(samples, case.sizes, CONFIDENCE, RESAMPLES, SEED)
+
+
+def _staged(case: Case, data: Floats) -> CurveFit:
+    """Return the fit at which a study stops that draws replicates in stages."""
+    for stage in case.stages:
+        fit = _fit(case, data[..., :stage])
+        beta = fit.power[1]
+        if beta.low is not None and beta.high is not None:
+            if 0.5 * (beta.high - beta.low) <= case.target:
+                break
+    return fit
+
+
+def measure(case: Case, data: Floats) -> Measured:
+    """Fit one data set.
+
+    Parameters
+    ----------
+    case : Case
+    data : ndarray, shape (sizes, replicates) or (sizes, replicates, replicates)
+    """
+    fit = _staged(case, data) if case.stages else _fit(case, data)
+    truth, logs = case.truth, fit.log_sizes
+    log_error = truth.log_error(logs)
+    middle = len(logs) // 2
+    slope = "beta" if case.well_specified else "slope over the range"
+    prefactor, beta = _population(fit, Power(), log_error)
+    found = {
+        slope: _reading(fit.power[1], float(beta)),
+        "log prefactor": _reading(fit.power[0], float(prefactor)),
+    }
+    band = fit.band
+    found["error"] = Reading(
+        float(band.low[middle]), float(band.high[middle]), math.exp(log_error[middle])
+    )
+    _, low, high = fit.local_slopes
+    local = local_slopes(case.sizes, np.exp(log_error))
+    found["local slope"] = Reading(float(low[middle]), float(high[middle]), float(local[middle]))
+    change = fit.slope_change
+    if change is not None:
+        centre, span = float(logs.mean()), float(logs[-1] - logs[0])
+        bend = float(_population(fit, Bend(centre), log_error)[2]) * span
+        found["slope change"] = _reading(change, bend)
+    if truth.beta == 0.5:
+        found["log C of C / sqrt(n)"] = _reading(fit.root_n, float(log_error[0] + 0.5 * logs[0]))
+    if truth.gamma is not None:
+        found["gamma"] = _reading(fit.logarithm[1], truth.gamma)
+    standing = [c for c in fit.candidates if c.stands] if case.compared else []
+    continued = [(c.law.name, fit.continued(c)) for c in standing]
+    for share in WITHIN:
+        log_n = float(logs[0] + share * (logs[-1] - logs[0]))
+        log_target = float(truth.log_error(np.array([log_n]))[0])
+        found[f"n(eps) at {share:.0%}"] = Reading(
+            *_sample_complexity(fit, continued, log_target), math.exp(log_n)
+        )
+    if case.compared:
+        log_n = float(logs[-1] + math.log(BEYOND))
+        log_target = float(truth.log_error(np.array([log_n]))[0])
+        found[f"n(eps) at {BEYOND:.0f} x largest n"] = Reading(
+            *_sample_complexity(fit, continued, log_target), math.exp(log_n)
+        )
+    named = verdict(fit.candidates) if case.compared else None
+    return Measured(found, named, fit.clear if case.biases else True, fit.samples.replicates)

@@ -1,0 +1,150 @@
+"""n(eps): where an expected error first falls to a wanted value.
+
+Inside the measured sizes it is interpolated in log-log, and its interval is where the limits of the
+error's interval cross: n(eps) lies beyond a size if and only if the error there is above eps, so
+this interval covers as often as the error's own. Beyond the largest size the laws that stand are
+continued, each with the interval of its own curve.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tsc_engine.fitting import Floats
+
+#: Laws are continued up to this many times the largest size.
+FARTHEST = 100.0
+#: Steps of the continuation.
+CONTINUED = 40
+
+INTERPOLATED, EXTRAPOLATED = "interpolated", "extrapolated"
+BELOW, BEYOND, NEVER = "below the sizes", "beyond the sizes", "never"
+
+
+def crossing(sizes: Floats, errors: Floats, target: float) -> Floats:
+    """Return where curves first fall to a target, interpolated in log-log.
+
+    Parameters
+    ----------
+    sizes : ndarray, shape (sizes,)
+        Increasing.
+    errors : ndarray, shape (…, sizes)
+        Positive errors at the sizes.
+    target : float
+
+    Returns
+    -------
+    ndarray, shape (…)
+        The smallest n in the measured range whose interpolated error is at most the target;
+        ``-inf`` if the first size is below the target already, ``inf`` if no size reaches it.
+    """
+    below = errors <= target
+    first = np.argmax(below, axis=-1)
+    reached = below.any(axis=-1)
+    after = np.maximum(first, 1)
+    log_n = np.log(sizes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_e = np.log(errors)
+        above = np.take_along_axis(log_e, after[..., None] - 1, -1)[..., 0]
+        under = np.take_along_axis(log_e, after[..., None], -1)[..., 0]
+        share = np.where(np.isfinite(under), (above - np.log(target)) / (above - under), 1.0)
+    # Only where the target is crossed does the share lie between 0 and 1.
+    share = np.where(reached & (first > 0), share, 0.0)
+    inside = np.exp(log_n[after - 1] + share * (log_n[after] - log_n[after - 1]))
+    return np.where(~reached, np.inf, np.where(first == 0, -np.inf, inside))
+
+
+class Band(NamedTuple):
+    """An error and the limits of its interval, shape (sizes,) each."""
+
+    sizes: Floats
+    error: Floats
+    low: Floats
+    high: Floats
+
+
+class SampleComplexity(NamedTuple):
+    """n(eps) with its interval, what it rests on, and why there is none.
+
+    Attributes
+    ----------
+    size : float or None
+        ``inf`` where the law never reaches eps.
+    low, high : float or None
+        1 and ``inf`` where nothing is known on that side; None where there is no interval at all.
+    basis : str
+        `INTERPOLATED`, `EXTRAPOLATED` with the law, `BELOW`, `BEYOND`, `NEVER`, or empty.
+    reason : str
+        For a reader; empty where there is nothing to say.
+    """
+
+    size: float | None
+    low: float | None
+    high: float | None
+    basis: str
+    reason: str
+
+
+def _limits(band: Band, target: float) -> tuple[float | None, float | None]:
+    """Return where the limits of an interval cross, open ends as 1 and inf."""
+    if not (np.isfinite(band.low).all() and np.isfinite(band.high).all()):
+        return None, None
+    low = float(crossing(band.sizes, band.low, target))
+    high = float(crossing(band.sizes, band.high, target))
+    return (low if low > -math.inf else 1.0), (high if high > -math.inf else float(band.sizes[0]))
+
+
+def inside(band: Band, target: float) -> SampleComplexity | None:
+    """Return n(eps) where the sizes decide it, None where the largest size does not reach eps."""
+    found = float(crossing(band.sizes, band.error, target))
+    if found == math.inf:
+        return None
+    low, high = _limits(band, target)
+    if found == -math.inf:
+        first = float(band.sizes[0])
+        known = high is not None
+        return SampleComplexity(
+            None, 1.0 if known else None, high, BELOW, f"epsilon is reached before n = {first:.0f}"
+        )
+    return SampleComplexity(found, low, high, INTERPOLATED, "")
+
+
+def beyond(bands: list[tuple[str, Band]], target: float, largest: float) -> SampleComplexity:
+    """Return n(eps) by continuing laws beyond the largest size.
+
+    Parameters
+    ----------
+    bands : list of (str, Band)
+        Laws that stand, the best one first, continued from the largest size on.
+    target : float
+    largest : float
+        The largest size.
+    """
+    if not bands:
+        return SampleComplexity(
+            None, largest, math.inf, BEYOND, "epsilon is not reached, and no law can be continued"
+        )
+    found = []
+    for name, band in bands:
+        size = float(crossing(band.sizes, band.error, target))
+        low = float(crossing(band.sizes, band.low, target))
+        high = float(crossing(band.sizes, band.high, target))
+        # A law that is below the target where the data are not yet starts at the largest size.
+        found.append((name, max(size, largest), max(low, largest), max(high, largest)))
+    name, size, _, _ = found[0]
+    low, high = min(row[2] for row in found), max(row[3] for row in found)
+    names = ", ".join(row[0] for row in found)
+    low = low if math.isfinite(low) else FARTHEST * largest
+    if math.isfinite(size):
+        reason = f"n(epsilon) is extrapolated by: {names}"
+        return SampleComplexity(size, low, high, f"{EXTRAPOLATED}: {name}", reason)
+    last = bands[0][1]
+    rate = math.log(last.error[-2] / last.error[-1]) / math.log(last.sizes[-1] / last.sizes[-2])
+    if rate < 1e-3:
+        reason = f"epsilon is never reached: {name} stays at {last.error[-1] / target:.3g} epsilon"
+        return SampleComplexity(math.inf, low, math.inf, NEVER, reason)
+    reason = f"epsilon is not reached within {FARTHEST:.0f} times the largest size by: {names}"
+    return SampleComplexity(None, low, math.inf, BEYOND, reason)
