@@ -4,7 +4,7 @@ For every law the criterion is ``Q / c + 2 p``: Q the weighted squared residuals
 number of parameters, and c the factor by which Q exceeds a chi-square where a power law holds, from
 the sample covariance (Rao and Scott, Annals of Statistics 12, 1984: a working covariance scales
 the statistic). With few replicates Q is scaled down by the square of the normal quantile over
-Student's. A law stands if its criterion lies within `TOLERANCE` of the smallest one, and no law that
+Student's. A law stands if its criterion lies within `TOLERANCE` of the smallest one and no law that
 it contains stands. What is named wrongly, and how often, is measured in ``benchmarks/coverage``.
 """
 
@@ -158,7 +158,9 @@ def compare(
         poor = residual > POOR_FIT and few * misfit > noise
         stands_here = law.name in stands
         candidates.append(
-            Candidate(law, theta, misfit, criteria[law.name], residual, poor, stands_here)
+            Candidate(
+                law, theta, misfit, criteria[law.name], residual, bool(poor), stands_here
+            )
         )
     return sorted(candidates, key=lambda candidate: candidate.criterion)
 

@@ -33,12 +33,18 @@ def _law_class(job: Job, registry: Registry) -> type[Law]:
     return registry.laws[name]
 
 
-class _PoolMissing(Exception):
+class PoolMissing(Exception):
     """The pool of a problem is a recorded failure; the message is its cause."""
 
 
-def _problem(job: Job, law_class: type[Law]) -> Problem:
-    """Build the problem of a job, with its rows if it has a pool."""
+def problem_of(job: Job, law_class: type[Law]) -> Problem:
+    """Build the problem of a job, with its rows if it has a pool.
+
+    Raises
+    ------
+    PoolMissing
+        If the pool is a recorded failure.
+    """
     spec = job["problem"]
     if not issubclass(law_class, RowLaw):
         options = {key: value for key, value in spec["law"].items() if key != "name"}
@@ -49,7 +55,7 @@ def _problem(job: Job, law_class: type[Law]) -> Problem:
     law = law_class(None)
     record = read_record(Path(job["pool"]), job["pool_digest"])
     if record.outcome != "ok":
-        raise _PoolMissing(record.cause)
+        raise PoolMissing(record.cause)
     law.attach(open_pool(rows_path(Path(job["pool"]))))
     return Problem(spec, law, sampler(spec["sampler"]))
 
@@ -70,9 +76,11 @@ def make_limit(job: Job, output: Path) -> None:
     started = time.perf_counter()
     try:
         record = Record(
-            job["digest"], arrays=limit_arrays(_problem(job, law), job["polynomials"]), about=about
+            job["digest"],
+            arrays=limit_arrays(problem_of(job, law), job["polynomials"]),
+            about=about,
         )
-    except _PoolMissing as error:
+    except PoolMissing as error:
         record = Record(job["digest"], "failed", str(error), about=about)
     except OSError:
         raise
@@ -99,8 +107,8 @@ def make_estimate(
 
     options = cls.Options.model_validate(job["options"])
     try:
-        problem = _problem(job, law)
-    except _PoolMissing as error:
+        problem = problem_of(job, law)
+    except PoolMissing as error:
         about = {"problem": spec, "sizes": job["sizes"]}
         record = Record(job["digest"], "failed", str(error), about=about)
     else:
