@@ -11,7 +11,7 @@ from test_limits import gaussian_problem
 from tsc_engine.errors import errors_record
 from tsc_engine.estimates import estimate
 from tsc_engine.estimators import Request
-from tsc_engine.fits import bias_curves
+from tsc_engine.fitting.samples import BiasSamples
 from tsc_engine.limits import limit_arrays
 from tsc_engine.storage import Record, unpack_symmetric
 
@@ -55,19 +55,20 @@ def test_squared_norm_of_the_bias_is_the_exact_one() -> None:
         measured = errors_record(names, limit, [sampled], "0" * 12, exact=False)
         closed = errors_record(names, limit, [exact], "0" * 12, exact=True)
         gram = measured.arrays["gram_second_moment_bias"][0]
-        groups = gram.shape[-1]
-        squared, _ = bias_curves(gram, np.ones((1, groups)))
+        samples = BiasSamples(gram)
+        groups = samples.replicates
         # Jackknife over groups for the error of the squared norm.
         left_out = [
-            bias_curves(np.delete(np.delete(gram, g, 1), g, 2), np.ones((1, groups - 1)))[0]
-            for g in range(groups)
+            BiasSamples(np.delete(np.delete(gram, g, 1), g, 2)).values for g in range(groups)
         ]
         error = np.sqrt((groups - 1) * np.var(left_out, axis=0))
+        # What the influence of the groups says about that error.
+        np.testing.assert_allclose(np.sqrt(np.diagonal(samples.covariance)), error, rtol=1e-2)
         expected = closed.arrays["bias_second_moment_bias"][0] ** 2
         bias = unpack_symmetric(exact.arrays["second_moment_bias"])[0]
         np.testing.assert_allclose(expected, np.sum(bias**2, axis=(-2, -1)))
         # 9 comparisons, family-wise 1e-3.
-        assert np.abs((squared - expected) / error).max() < stats.t.ppf(1 - 1e-3 / 18, groups - 1)
+        assert np.abs((samples.values - expected) / error).max() < stats.t.ppf(1 - 1e-3 / 18, groups - 1)
 
 
 def test_output_error_is_the_exact_one() -> None:

@@ -18,7 +18,8 @@ from conftest import ROOT, TINY
 from tsc_engine import theory
 from tsc_engine.cli import main
 from tsc_engine.finite_n.gaussian import expected_moments
-from tsc_engine.fits import crossing, local_slopes
+from tsc_engine.fitting.curve_fit import local_slopes
+from tsc_engine.fitting.sample_complexity import crossing
 from tsc_engine.jobs.analysis import make_errors, make_rates
 from tsc_engine.jobs.computing import make_estimate, make_limit
 from tsc_engine.plan import Plan

@@ -111,6 +111,8 @@ class MeasuredCurve:
             self.outcome = self._why_not()
         if self.outcome == FITTED and self._changes_sign():
             self.outcome = SIGN_CHANGE
+        if self.with_intervals and self.fit.power[1].low is None:
+            self.outcome = NO_SPREAD
         if self.outcome not in (FITTED, SINGLE, NO_SPREAD):
             self.used = np.zeros(count, bool)
 
@@ -135,10 +137,6 @@ class MeasuredCurve:
             self._show(MeanSamples(errors[shown]), shown)
         if self.used.any():
             self.samples = MeanSamples(errors[self.used])
-            # A constant has a variance of a few roundings.
-            relative = np.abs(errors[self.used] / mean[self.used, None] - 1.0).max()
-            if relative < 1e-12:
-                self.outcome = NO_SPREAD
 
     def _read_gram(self, gram: Floats) -> None:
         finite: Mask = np.asarray(np.isfinite(gram).all(axis=(1, 2)))
@@ -316,16 +314,13 @@ class MeasuredCurve:
             return found
         largest = float(self.sizes[known][-1])
         if not self.with_intervals:
-            why = "a run cannot continue this curve"
-            if self.record.about["exact"]:
-                why = "`tsc predict` gives exact values beyond it"
-            reason = f"epsilon is not reached at the largest size; {why}"
+            # An exact curve is known beyond its sizes too, by `tsc predict`: no law stands for it.
+            reason = "epsilon is not reached at the largest size"
             return SampleComplexity(None, None, None, BEYOND, reason)
         standing = [c for c in self.candidates if c.stands] if self.decay != NONE else []
         # Of laws that cannot be told apart a power of n is named, as theory has it.
         standing.sort(key=lambda candidate: candidate.law.name != POWER)
-        bands = [(c.law.name, self.fit.continued(c)) for c in standing]
-        return beyond(bands, target, largest)
+        return beyond([self.fit.continued(c) for c in standing], target, largest)
 
     # -- bias and fluctuation -----------------------------------------------------------------
 

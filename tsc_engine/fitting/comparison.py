@@ -158,9 +158,7 @@ def compare(
         poor = residual > POOR_FIT and few * misfit > noise
         stands_here = law.name in stands
         candidates.append(
-            Candidate(
-                law, theta, misfit, criteria[law.name], residual, bool(poor), stands_here
-            )
+            Candidate(law, theta, misfit, criteria[law.name], residual, bool(poor), stands_here)
         )
     return sorted(candidates, key=lambda candidate: candidate.criterion)
 

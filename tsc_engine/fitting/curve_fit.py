@@ -13,10 +13,12 @@ from tsc_engine.fitting.comparison import Candidate, compare
 from tsc_engine.fitting.decay_laws import Bend, DecayLaw, FixedPower, Logarithm, Power
 from tsc_engine.fitting.intervals import half_widths, standard_errors
 from tsc_engine.fitting.least_squares import STEPS, Fit, fit, start_of
-from tsc_engine.fitting.sample_complexity import CONTINUED, FARTHEST, Band
+from tsc_engine.fitting.sample_complexity import CONTINUED, FARTHEST, Band, Continued
 from tsc_engine.fitting.samples import Samples, Weighted, resample_counts
 from tsc_engine.fitting.weights import working_covariance
 
+#: Half widths that are rounding, relative to the number.
+ROUNDED = 1e-10
 #: A bias is told from noise where the standard error of its log square is at most this, somewhere.
 CLEAREST = 1.0 / 3.0
 
@@ -77,7 +79,8 @@ class CurveFit:
         )[0]
         errors = standard_errors(levers, self.resampled.influence, self.counts)
         half = half_widths(value, error, values, errors, self.confidence, samples.replicates)
-        half = np.where(half > 0, half, np.nan)
+        # Replicates that are multiples of one curve differ in its exponent by rounding.
+        half = np.where(half > ROUNDED * (1.0 + np.abs(value)), half, np.nan)
         return value - half, value + half
 
     @cached_property
@@ -191,7 +194,7 @@ class CurveFit:
         total = float(own.sum())
         return float(own.max()) / total if total > 0 else 0.0
 
-    def continued(self, candidate: Candidate) -> Band:
+    def continued(self, candidate: Candidate) -> Continued:
         """Return a law beyond the largest size, with the interval of its curve.
 
         Where a crossover's powers meet is held at its estimate.
@@ -218,7 +221,8 @@ class CurveFit:
         half = half_widths(
             value, error, law.log_error(many.theta, logs), errors, self.confidence, replicates
         )
-        return Band(sizes, np.exp(value), np.exp(value - half), np.exp(value + half))
+        band = Band(sizes, np.exp(value), np.exp(value - half), np.exp(value + half))
+        return Continued(law.name, band, law.lowest(one.theta[0]))
 
     # -- local slopes ---------------------------------------------------------------------------
 

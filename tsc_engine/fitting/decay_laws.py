@@ -6,6 +6,7 @@ parameters at once. All but the floor are linear in their parameters.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
@@ -41,6 +42,14 @@ class DecayLaw(ABC):
     @abstractmethod
     def log_error(self, theta: Floats, log_sizes: Floats) -> Floats:
         """Return log f, shape (…, sizes), from parameters of shape (…, parameters)."""
+
+    def lowest(self, theta: Floats) -> float:
+        """Return what the error tends to as n grows; ``inf`` where it does not fall."""
+        return 0.0 if self.last_rate(theta) > 0.0 else math.inf
+
+    def last_rate(self, theta: Floats) -> float:
+        """Return the exponent, of n or of log n, that rules in the end."""
+        return float(theta[1])
 
     @abstractmethod
     def jacobian(self, theta: Floats, log_sizes: Floats) -> Floats:
@@ -155,6 +164,10 @@ class Crossover(LinearLaw):
     def __init__(self, log_meeting: float) -> None:
         self.log_meeting = log_meeting
 
+    def last_rate(self, theta: Floats) -> float:
+        """Return the exponent beyond the meeting."""
+        return float(theta[1] + theta[2])
+
     def basis(self, log_sizes: Floats) -> Floats:
         """Return 1, -log n and -max(log n - meeting, 0)."""
         beyond = np.maximum(log_sizes - self.log_meeting, 0.0)
@@ -167,6 +180,10 @@ class PowerFloor(DecayLaw):
     name, count = POWER_FLOOR, 3
     parameters = ("log_prefactor", "beta", "log_floor")
     linear = False
+
+    def lowest(self, theta: Floats) -> float:
+        """Return the floor."""
+        return math.exp(theta[2]) if theta[1] > 0.0 else math.inf
 
     def log_error(self, theta: Floats, log_sizes: Floats) -> Floats:
         """Return log f."""

@@ -66,6 +66,23 @@ class Band(NamedTuple):
     high: Floats
 
 
+class Continued(NamedTuple):
+    """A law of decay beyond the largest size.
+
+    Attributes
+    ----------
+    name : str
+    band : Band
+        From the largest size on.
+    lowest : float
+        What its error tends to; ``inf`` where it does not fall.
+    """
+
+    name: str
+    band: Band
+    lowest: float
+
+
 class SampleComplexity(NamedTuple):
     """n(eps) with its interval, what it rests on, and why there is none.
 
@@ -105,20 +122,20 @@ def inside(band: Band, target: float) -> SampleComplexity | None:
     low, high = _limits(band, target)
     if found == -math.inf:
         first = float(band.sizes[0])
-        known = high is not None
-        return SampleComplexity(
-            None, 1.0 if known else None, high, BELOW, f"epsilon is reached before n = {first:.0f}"
-        )
+        reason = f"epsilon is reached before n = {first:.0f}"
+        if high is not None and high > first:
+            reason = f"at n = {first:.0f} the error cannot be told from epsilon by its noise"
+        return SampleComplexity(None, None if high is None else 1.0, high, BELOW, reason)
     return SampleComplexity(found, low, high, INTERPOLATED, "")
 
 
-def beyond(bands: list[tuple[str, Band]], target: float, largest: float) -> SampleComplexity:
+def beyond(bands: list[Continued], target: float, largest: float) -> SampleComplexity:
     """Return n(eps) by continuing laws beyond the largest size.
 
     Parameters
     ----------
-    bands : list of (str, Band)
-        Laws that stand, the best one first, continued from the largest size on.
+    bands : list of Continued
+        Laws that stand, the one that is named first, continued from the largest size on.
     target : float
     largest : float
         The largest size.
@@ -128,7 +145,7 @@ def beyond(bands: list[tuple[str, Band]], target: float, largest: float) -> Samp
             None, largest, math.inf, BEYOND, "epsilon is not reached, and no law can be continued"
         )
     found = []
-    for name, band in bands:
+    for name, band, _ in bands:
         size = float(crossing(band.sizes, band.error, target))
         low = float(crossing(band.sizes, band.low, target))
         high = float(crossing(band.sizes, band.high, target))
@@ -141,10 +158,11 @@ def beyond(bands: list[tuple[str, Band]], target: float, largest: float) -> Samp
     if math.isfinite(size):
         reason = f"n(epsilon) is extrapolated by: {names}"
         return SampleComplexity(size, low, high, f"{EXTRAPOLATED}: {name}", reason)
-    last = bands[0][1]
-    rate = math.log(last.error[-2] / last.error[-1]) / math.log(last.sizes[-1] / last.sizes[-2])
-    if rate < 1e-3:
-        reason = f"epsilon is never reached: {name} stays at {last.error[-1] / target:.3g} epsilon"
+    lowest = bands[0].lowest
+    if lowest > target:
+        stays = f"stays above {lowest / target:.3g} epsilon"
+        said = stays if math.isfinite(lowest) else "does not fall"
+        reason = f"epsilon is never reached: a {name} {said}"
         return SampleComplexity(math.inf, low, math.inf, NEVER, reason)
     reason = f"epsilon is not reached within {FARTHEST:.0f} times the largest size by: {names}"
     return SampleComplexity(None, low, math.inf, BEYOND, reason)
