@@ -19,16 +19,17 @@ from typing import Any
 
 #: Added to the seed of the study.
 OTHER_SEED = 1_000_003
-#: Largest n of a draw; a count beyond it is left out and counted.
-LARGEST = 16_384
 #: Ratio of the held-out error and eps up to which an n(eps) is right.
 RIGHT = 1.2
 
 
-def counted_rows(folder: Path, estimator: str | None) -> dict[str, list[dict[str, str]]]:
+def counted_rows(
+    folder: Path, estimator: str | None, largest: float
+) -> dict[str, list[dict[str, str]]]:
     """Return the rows of the summary that have an n(eps) to be checked, problem by problem.
 
-    Expected norms of one sampling estimator: the first one of the summary if none is named.
+    Expected norms of one sampling estimator, the first one of the summary if none is named: those
+    interpolated, and those extrapolated up to a largest n.
     """
     with (folder / "summary.csv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream) if row["exact"] != "True"]
@@ -37,7 +38,8 @@ def counted_rows(folder: Path, estimator: str | None) -> dict[str, list[dict[str
     for row in rows:
         count = float(row["n_eps"]) if row["n_eps"] else math.inf
         checked = row["estimator"] == chosen and not row["statistic"].endswith("_bias")
-        if checked and count <= LARGEST:
+        inside = row["n_eps_basis"] == "interpolated"
+        if checked and (inside or count <= largest):
             found.setdefault(row["problem"], []).append(row)
     return found
 
@@ -102,10 +104,14 @@ def held_out(
 
 
 def measure(
-    folder: Path, replicates: int, jobs: int, estimator: str | None = None
+    folder: Path,
+    replicates: int,
+    jobs: int,
+    estimator: str | None = None,
+    largest: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of all problems of a finished study, as they are done."""
-    counted = counted_rows(folder, estimator)
+    counted = counted_rows(folder, estimator, largest)
     with ProcessPoolExecutor(jobs) as pool:
         waiting = [
             pool.submit(held_out, folder, problem, rows, replicates)
@@ -136,11 +142,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replicates", type=int, default=128)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--estimator", help="label of a sampling estimator")
+    parser.add_argument(
+        "--largest", type=float, default=0.0, help="also check extrapolated counts up to this n"
+    )
     parser.add_argument("--output", type=Path, help="write the rows as JSON")
     chosen = parser.parse_args(arguments)
     if not (chosen.folder / "summary.csv").is_file():
         parser.error(f"{chosen.folder}: no summary.csv; run the study first")
-    rows = list(measure(chosen.folder, chosen.replicates, chosen.jobs, chosen.estimator))
+    rows = list(
+        measure(chosen.folder, chosen.replicates, chosen.jobs, chosen.estimator, chosen.largest)
+    )
     found = shares(rows)
     print(f"{'n(eps) is':32} {'cells':>6} {'error <= 1.2 eps':>17} {'median':>8} {'largest':>8}")
     for basis, share in found.items():

@@ -370,6 +370,11 @@ def test_ends_that_the_sizes_do_not_decide_are_open() -> None:
     below = inside(band, 1.0)
     assert below is not None
     assert (below.size, below.basis, below.low, below.high) == (None, BELOW, 1.0, 128.0)
+    # Noise makes the upper limit cross twice: the last crossing counts.
+    wiggly = Band(SIZES, error, 0.5 * error, error * np.array([1.1, 1.1, 1.1, 1.9, 1.1, 1.1]))
+    found = inside(wiggly, 2.0 * 700.0**-0.5)
+    assert found is not None
+    assert 1024 < found.high < 2048
     # The first size is below, but within noise: no claim that it is.
     unclear = inside(band, float(1.5 * error[0]))
     assert unclear is not None
@@ -384,19 +389,23 @@ def test_beyond_the_sizes_the_law_is_named() -> None:
     (best,) = [c for c in found.candidates if c.stands]
     bands = [found.continued(best)]
     truth = 4e5
-    result = beyond(bands, 3.0 * truth**-0.5, WIDE[-1])
+    result = beyond(bands, 3.0 * truth**-0.5, found.band)
     assert result.basis == f"{EXTRAPOLATED}: {POWER}"
     assert result.low < truth < result.high
     assert POWER in result.reason
-    far = beyond(bands, 3.0 * 1e9**-0.5, WIDE[-1])
+    far = beyond(bands, 3.0 * 1e9**-0.5, found.band)
     assert (far.size, far.basis, far.high) == (None, BEYOND, math.inf)
-    assert beyond([], 0.1, WIDE[-1]).basis == BEYOND
+    assert beyond([], 1e-3, found.band).basis == BEYOND
+    # Among the sizes the lower limits reach eps: n(eps) may lie there.
+    target = 0.98 * float(found.band.error[-1])
+    early = beyond(bands, target, found.band)
+    assert early.low < WIDE[-1] < early.size < early.high
 
 
 def test_a_floor_above_epsilon_is_never_passed() -> None:
     found = curve(2.0 * WIDE**-0.5 + 0.05, WIDE, 200)
     best = found.candidates[0]
     assert best.law.name == POWER_FLOOR
-    result = beyond([found.continued(best)], 0.03, WIDE[-1])
+    result = beyond([found.continued(best)], 0.03, found.band)
     assert (result.size, result.high, result.basis) == (math.inf, math.inf, NEVER)
     assert POWER_FLOOR in result.reason

@@ -312,15 +312,14 @@ class MeasuredCurve:
         found = inside(band, target)
         if found is not None:
             return found
-        largest = float(self.sizes[known][-1])
         if not self.with_intervals:
             # An exact curve is known beyond its sizes too, by `tsc predict`: no law stands for it.
             reason = "epsilon is not reached at the largest size"
             return SampleComplexity(None, None, None, BEYOND, reason)
-        standing = [c for c in self.candidates if c.stands] if self.decay != NONE else []
+        near = [c for c in self.candidates if c.near] if self.decay != NONE else []
         # Of laws that cannot be told apart a power of n is named, as theory has it.
-        standing.sort(key=lambda candidate: candidate.law.name != POWER)
-        return beyond([self.fit.continued(c) for c in standing], target, largest)
+        near.sort(key=lambda c: (not c.stands, c.law.name != POWER, c.criterion))
+        return beyond([self.fit.continued(c) for c in near], target, band)
 
     # -- bias and fluctuation -----------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tsc_engine.fitting import Floats
 from tsc_engine.fitting.comparison import verdict
 from tsc_engine.fitting.curve_fit import CurveFit, Estimate, local_slopes
 from tsc_engine.fitting.decay_laws import Bend, LinearLaw, Power
-from tsc_engine.fitting.sample_complexity import Band, beyond, inside
+from tsc_engine.fitting.sample_complexity import Continued, beyond, inside
 from tsc_engine.fitting.samples import BiasSamples, MeanSamples
 
 CONFIDENCE, RESAMPLES, SEED = 0.95, 999, 1
@@ -72,7 +72,7 @@ def _population(fit: CurveFit, law: LinearLaw, log_error: Floats) -> Floats:
 
 
 def _sample_complexity(
-    fit: CurveFit, continued: list[tuple[str, Band]], log_target: float
+    fit: CurveFit, continued: list[Continued], log_target: float
 ) -> tuple[float, float]:
     """Return the interval of n(eps) as a study would report it."""
     target = math.exp(log_target)
@@ -134,7 +134,7 @@ def measure(case: Case, data: Floats) -> Measured:
     if truth.gamma is not None:
         found["gamma"] = _reading(fit.logarithm[1], truth.gamma)
     standing = [c for c in fit.candidates if c.stands] if case.compared else []
-    continued = [(c.law.name, fit.continued(c)) for c in standing]
+    continued = [fit.continued(c) for c in standing]
     for share in WITHIN:
         log_n = float(logs[0] + share * (logs[-1] - logs[0]))
         log_target = float(truth.log_error(np.array([log_n]))[0])

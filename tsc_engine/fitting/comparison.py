@@ -66,8 +66,10 @@ class Candidate(NamedTuple):
         Root mean squared residual of the log error, weighted evenly.
     poor : bool
         Whether that is large, and more than noise.
+    near : bool
+        Whether its criterion lies within `TOLERANCE` of the smallest one.
     stands : bool
-        Whether the sizes speak for it as much as for any other.
+        Whether it is near and holds no law that is.
     """
 
     law: DecayLaw
@@ -76,6 +78,7 @@ class Candidate(NamedTuple):
     criterion: float
     residual: float
     poor: bool
+    near: bool
     stands: bool
 
 
@@ -156,9 +159,17 @@ def compare(
         residual = _residual(samples, law.log_error(theta, log_sizes))
         noise = special.chdtri(count - law.count, POOR_LEVEL) if count > law.count else math.inf
         poor = residual > POOR_FIT and few * misfit > noise
-        stands_here = law.name in stands
         candidates.append(
-            Candidate(law, theta, misfit, criteria[law.name], residual, bool(poor), stands_here)
+            Candidate(
+                law,
+                theta,
+                misfit,
+                criteria[law.name],
+                residual,
+                bool(poor),
+                law.name in near,
+                law.name in stands,
+            )
         )
     return sorted(candidates, key=lambda candidate: candidate.criterion)
 

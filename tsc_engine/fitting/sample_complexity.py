@@ -106,12 +106,23 @@ class SampleComplexity(NamedTuple):
 
 
 def _limits(band: Band, target: float) -> tuple[float | None, float | None]:
-    """Return where the limits of an interval cross, open ends as 1 and inf."""
+    """Return where the limits of an interval cross, open ends as 1 and inf.
+
+    The lower limit's first crossing and the upper limit's last one: where noise makes a limit cross
+    more than once, the truth may lie at any of them.
+    """
     if not (np.isfinite(band.low).all() and np.isfinite(band.high).all()):
         return None, None
     low = float(crossing(band.sizes, band.low, target))
-    high = float(crossing(band.sizes, band.high, target))
-    return (low if low > -math.inf else 1.0), (high if high > -math.inf else float(band.sizes[0]))
+    above = np.flatnonzero(band.high > target)
+    if len(above) == 0:
+        high = float(band.sizes[0])
+    elif above[-1] == len(band.sizes) - 1:
+        high = math.inf
+    else:
+        last = slice(int(above[-1]), int(above[-1]) + 2)
+        high = float(crossing(band.sizes[last], band.high[last], target))
+    return (low if low > -math.inf else 1.0), high
 
 
 def inside(band: Band, target: float) -> SampleComplexity | None:
@@ -129,32 +140,37 @@ def inside(band: Band, target: float) -> SampleComplexity | None:
     return SampleComplexity(found, low, high, INTERPOLATED, "")
 
 
-def beyond(bands: list[Continued], target: float, largest: float) -> SampleComplexity:
+def beyond(bands: list[Continued], target: float, band: Band) -> SampleComplexity:
     """Return n(eps) by continuing laws beyond the largest size.
 
     Parameters
     ----------
     bands : list of Continued
-        Laws that stand, the one that is named first, continued from the largest size on.
+        Laws that come into question, the one that is named first, from the largest size on.
     target : float
-    largest : float
-        The largest size.
+    band : Band
+        The measured sizes; n(eps) may lie among them, where the lower limits reach eps.
     """
+    largest = float(band.sizes[-1])
+    # Where the lower limits reach eps among the sizes, n(eps) may be there already.
+    earliest = _limits(band, target)[0]
+    earliest = largest if earliest is None else min(earliest, largest)
     if not bands:
-        return SampleComplexity(
-            None, largest, math.inf, BEYOND, "epsilon is not reached, and no law can be continued"
-        )
+        reason = "epsilon is not reached, and no law can be continued"
+        return SampleComplexity(None, earliest, math.inf, BEYOND, reason)
     found = []
-    for name, band, _ in bands:
-        size = float(crossing(band.sizes, band.error, target))
-        low = float(crossing(band.sizes, band.low, target))
-        high = float(crossing(band.sizes, band.high, target))
+    for name, law, _ in bands:
+        size = float(crossing(law.sizes, law.error, target))
+        low = float(crossing(law.sizes, law.low, target))
+        high = float(crossing(law.sizes, law.high, target))
         # A law that is below the target where the data are not yet starts at the largest size.
         found.append((name, max(size, largest), max(low, largest), max(high, largest)))
     name, size, _, _ = found[0]
     low, high = min(row[2] for row in found), max(row[3] for row in found)
     names = ", ".join(row[0] for row in found)
     low = low if math.isfinite(low) else FARTHEST * largest
+    if earliest < largest:
+        low = earliest
     if math.isfinite(size):
         reason = f"n(epsilon) is extrapolated by: {names}"
         return SampleComplexity(size, low, high, f"{EXTRAPOLATED}: {name}", reason)
