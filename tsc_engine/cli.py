@@ -83,6 +83,7 @@ def main() -> None:
       snakemake --cores all                 run the default study
       tsc validate studies/smoke.yaml       check a study before running it
       tsc predict studies/smoke.yaml        what theory says about it, at once
+      tsc compare results/default old       which rates differ beyond noise
       tsc plugins                           list laws and estimators, good and broken
     """
 
@@ -204,6 +205,74 @@ def predict(
         if drawn is None:
             _stop(f"{figure}: not written, there is no exact curve to draw", 1)
         write_prediction_figure(drawn, figure)
+
+
+@main.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option(
+    "--estimators",
+    multiple=True,
+    metavar="X:Y",
+    help="compare estimator X of A with Y of B, and no others; may be repeated",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="differences of a rate, and relative differences of an error, that count as none",
+)
+@click.option("--all", "everything", is_flag=True, help="show every row")
+@click.option("--json", "as_json", is_flag=True, help="print JSON, every number in full")
+@click.option("--csv", "table", type=click.Path(path_type=Path), help="write the rows into FILE")
+@click.option(
+    "--fail-on-difference",
+    is_flag=True,
+    help="exit with code 1 if a rate or an error differs beyond noise, or an outcome changed",
+)
+def compare(
+    a: Path,
+    b: Path,
+    estimators: tuple[str, ...],
+    tolerance: float,
+    everything: bool,
+    as_json: bool,
+    table: Path | None,
+    fail_on_difference: bool,
+) -> None:
+    """Set two folders of results side by side and say which rates differ beyond noise.
+
+    Rows of the same problem, head, statistic and estimator are compared: beta over the sizes that
+    both have, and the mean relative error at the largest of them. Runs of the same seed have the
+    same tokens and are compared replicate by replicate, which shows far smaller differences. What
+    is flagged is so by Holm's method, at 5% for all rows together. A and B may be the same folder.
+
+    \u0008
+    Examples:
+      cp -a results/default before          keep a run, change a plugin, run again, then
+      tsc compare before results/default
+      tsc compare results/default results/default --estimators numpy_cpu:torch_device
+    """
+    _serial(1)
+    from tsc_engine.comparison.compare import compare as compare_folders
+    from tsc_engine.comparison.folders import NotComparable
+    from tsc_engine.comparison.matching import estimator_pairs
+    from tsc_engine.comparison.text import csv_of, json_of, text_of
+    from tsc_engine.storage import write_text
+
+    try:
+        found = compare_folders(a, b, estimator_pairs(estimators), tolerance=tolerance)
+    except NotComparable as error:
+        _stop(str(error), BAD_INPUT)
+    if table is not None:
+        write_text(table, csv_of(found))
+    if as_json:
+        click.echo(json.dumps(json_of(found), indent=1, allow_nan=False))
+    else:
+        click.echo(text_of(found, everything))
+    if fail_on_difference and found.differs:
+        raise SystemExit(1)
 
 
 @main.command()

@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.coverage.cases import Case
 from tsc_engine.fitting import Floats
-from tsc_engine.fitting.comparison import verdict
+from tsc_engine.fitting.comparison import NONE, verdict
 from tsc_engine.fitting.curve_fit import CurveFit, Estimate, local_slopes
-from tsc_engine.fitting.decay_laws import Bend, LinearLaw, Power
+from tsc_engine.fitting.decay_laws import POWER, Bend, LinearLaw, Power
 from tsc_engine.fitting.sample_complexity import Continued, beyond, inside
 from tsc_engine.fitting.samples import BiasSamples, MeanSamples
 
@@ -74,13 +74,18 @@ def _population(fit: CurveFit, law: LinearLaw, log_error: Floats) -> Floats:
 def _sample_complexity(
     fit: CurveFit, continued: list[Continued], log_target: float
 ) -> tuple[float, float]:
-    """Return the interval of n(eps) as a study would report it."""
+    """Return the interval of n(eps) as a study reports it."""
     target = math.exp(log_target)
-    found = inside(fit.band, target)
-    if found is None:
-        found = beyond(continued, target, float(fit.sizes[-1]))
+    found = inside(fit.band, target) or beyond(continued, target, fit.band)
     low, high = found.low, found.high
     return (math.nan if low is None else low), (math.nan if high is None else high)
+
+
+def _continued(fit: CurveFit, named: str) -> list[Continued]:
+    """Return the laws that a study continues, in its order."""
+    near = [c for c in fit.candidates if c.near] if named != NONE else []
+    near.sort(key=lambda candidate: candidate.law.name != POWER)
+    return [fit.continued(candidate) for candidate in near]
 
 
 def _fit(case: Case, data: Floats) -> CurveFit:
@@ -133,8 +138,8 @@ def measure(case: Case, data: Floats) -> Measured:
         found["log C of C / sqrt(n)"] = _reading(fit.root_n, float(log_error[0] + 0.5 * logs[0]))
     if truth.gamma is not None:
         found["gamma"] = _reading(fit.logarithm[1], truth.gamma)
-    standing = [c for c in fit.candidates if c.stands] if case.compared else []
-    continued = [fit.continued(c) for c in standing]
+    named = verdict(fit.candidates) if case.compared else None
+    continued = _continued(fit, named) if named is not None else []
     for share in WITHIN:
         log_n = float(logs[0] + share * (logs[-1] - logs[0]))
         log_target = float(truth.log_error(np.array([log_n]))[0])
@@ -147,5 +152,4 @@ def measure(case: Case, data: Floats) -> Measured:
         found[f"n(eps) at {BEYOND:.0f} x largest n"] = Reading(
             *_sample_complexity(fit, continued, log_target), math.exp(log_n)
         )
-    named = verdict(fit.candidates) if case.compared else None
     return Measured(found, named, fit.clear if case.biases else True, fit.samples.replicates)

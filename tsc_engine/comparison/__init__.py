@@ -1,0 +1,1 @@
+"""Two folders of results side by side: which rates differ beyond noise."""
