@@ -82,6 +82,7 @@ def main() -> None:
     Examples:
       snakemake --cores all                 run the default study
       tsc validate studies/smoke.yaml       check a study before running it
+      tsc plan studies/smoke.yaml           say what it will take: jobs, time, memory, disk
       tsc predict studies/smoke.yaml        what theory says about it, at once
       tsc compare results/default old       which rates differ beyond noise
       tsc plugins                           list laws and estimators, good and broken
@@ -117,6 +118,34 @@ def validate(study: Path) -> None:
 
     for warning in warnings(plan):
         click.echo(f"warning: {warning}", err=True)
+
+
+@main.command()
+@_STUDY
+@click.option(
+    "--cores", type=click.IntRange(min=1), help="cores of a run  [default: all of this machine]"
+)
+@click.option(
+    "--no-calibration", is_flag=True, help="time nothing: take the estimators' cost models as given"
+)
+@click.option("--json", "as_json", is_flag=True, help="print JSON: seconds, bytes and MiB")
+def plan(study: Path, cores: int | None, no_calibration: bool, as_json: bool) -> None:
+    """Say what a study will take: jobs, time, memory and disk; nothing is run or written.
+
+    Jobs are those that Snakemake would run, by rule and by group, and those whose results are there
+    already. Times come from the estimators' cost models, scaled by timing each of them for about
+    two seconds on problems of the study; all other jobs by typical times. Memory is what the jobs
+    ask for.
+    """
+    _serial(1)
+    from tsc_engine.budget.answer import budget_of, this_machine
+    from tsc_engine.budget.text import text_of
+
+    found = budget_of(_plan(study), this_machine(cores=cores), calibrated=not no_calibration)
+    if as_json:
+        click.echo(json.dumps({"engine": __version__, **found.as_json()}, indent=1))
+    else:
+        click.echo(text_of(found))
 
 
 def _many(name: str, words: str) -> Callable[[Any], Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tsc_engine import roots, samplers, statistics
+from tsc_engine.costs import nominal_seconds
 from tsc_engine.estimators import Estimator, ExactEstimator, Request, request_of
 from tsc_engine.identity import digest
 from tsc_engine.laws import TokenLaw
@@ -26,8 +27,6 @@ from tsc_engine.study import CheckedStudy, Group
 JOB_SECONDS = 6.0
 #: Matrices of the width of a token that a job may hold at once: covariance, root, score, ….
 MATRICES = 10
-#: Nominal time to draw one coordinate of a token.
-DRAW_NANOSECONDS = 50.0
 #: Largest block that the cost models may choose; more would round small studies up too far.
 LARGEST_BLOCK = 32
 #: Memory of an interpreter with NumPy, MiB.
@@ -149,20 +148,7 @@ def block_size(group: Group, estimator: type[Estimator], request: Request, probl
     """
     if group.block_replicates is not None:
         return group.block_replicates
-    cost = estimator.capabilities.cost
-    queries = request.probes or request.sizes[-1]
-    keys = request.sizes[-1]
-    if problem.growing is not None:
-        # A pass of its own for every size.
-        keys = sum(request.sizes) if request.probes else sum(n**2 for n in request.sizes) // keys
-    pairs = problem.heads * queries * keys
-    width = problem.key_width + problem.value_width + 1
-    seconds = 1e-9 * pairs * max(cost.per_pair + cost.per_product * width, 1e-3)
-    if request.dtype == "float32":
-        seconds *= cost.float32_factor
-    if request.probes is not None:
-        # With few probes the draw itself is most of the work.
-        seconds += DRAW_NANOSECONDS * 1e-9 * request.sizes[-1] * problem.key_width
+    seconds = nominal_seconds(estimator, request, problem)
     return min(LARGEST_BLOCK, power_of_two_below(JOB_SECONDS / seconds))
 
 

@@ -31,7 +31,7 @@ from tsc_engine.fitting import Floats
 #: Draws data sets: generator, number of data sets, number of replicates.
 Draw = Callable[[np.random.Generator, int, int], Floats]
 
-#: Case that intervals are held to the bounds in: enough replicates and sizes, and a true power.
+#: Intervals are held to the bounds with at least so many, where a power law holds.
 LEAST_REPLICATES, LEAST_SIZES = 20, 6
 
 
@@ -55,6 +55,10 @@ class Case:
         Replicates after which a study may stop; empty where all are drawn at once.
     target : float
         Half width of beta's interval at which a study stops.
+    stress : bool
+        Whether the case shows where the intervals end: it is reported, and held to nothing.
+    methods : bool
+        Whether other intervals and weights are measured instead (`methods`).
     """
 
     name: str
@@ -63,9 +67,11 @@ class Case:
     replicates: int
     draw: Draw
     biases: bool = False
-    compared: bool = True
+    compared: bool = False
     stages: tuple[int, ...] = ()
     target: float = 0.0
+    stress: bool = False
+    methods: bool = False
 
     @property
     def well_specified(self) -> bool:
@@ -76,7 +82,7 @@ class Case:
     def held(self) -> bool:
         """Whether coverage is held to the bounds."""
         enough = self.replicates >= LEAST_REPLICATES and len(self.sizes) >= LEAST_SIZES
-        return self.well_specified and enough
+        return self.well_specified and enough and not (self.stress or self.methods)
 
     def generator(self, chunk: int) -> np.random.Generator:
         """Return the generator of one chunk of data sets: the same whatever else is run."""
@@ -100,9 +106,12 @@ def _curve(
     sizes: Sizes,
     replicates: int,
     noise: Noise | None = None,
-    compared: bool = True,
+    *,
+    compared: bool = False,
     stages: tuple[int, ...] = (),
     target: float = 0.0,
+    stress: bool = False,
+    methods: bool = False,
 ) -> Case:
     of = noise or Noise()
 
@@ -110,7 +119,16 @@ def _curve(
         return of.errors(generator, truth, sizes, datasets, count)
 
     return Case(
-        name, truth, sizes, replicates, draw, compared=compared, stages=stages, target=target
+        name,
+        truth,
+        sizes,
+        replicates,
+        draw,
+        compared=compared,
+        stages=stages,
+        target=target,
+        stress=stress,
+        methods=methods,
     )
 
 
@@ -121,7 +139,48 @@ def _bias(name: str, size: float, beta: float, sizes: Sizes, replicates: int) ->
     def draw(generator: np.random.Generator, datasets: int, count: int) -> Floats:
         return bias_grams(generator, values, sizes, datasets, count)
 
-    return Case(name, truth, sizes, replicates, draw, biases=True, compared=False)
+    return Case(name, truth, sizes, replicates, draw, biases=True)
+
+
+def _powers() -> list[Case]:
+    few = [
+        _curve(f"power 0.4, {replicates} replicates", PowerDecay(0.4), SIX, replicates)
+        for replicates in (2, 3, 5, 8, 12)
+    ]
+    return [
+        _curve("power 0.4, p = 1", PowerDecay(0.4), SIX, 20, Noise(1), compared=True),
+        _curve("power 0.4, 6 sizes", PowerDecay(0.4), SIX, 20, compared=True),
+        _curve("power 0.2, p = 1", PowerDecay(0.2), ELEVEN, 64, Noise(1), compared=True),
+        _curve("power 0.4, 11 sizes", PowerDecay(0.4), ELEVEN, 32, compared=True),
+        _curve("power 0.5", PowerDecay(0.5), ELEVEN, 32),
+        _curve("power 0.5, three decades", PowerDecay(0.5), WIDE, 32, compared=True),
+        _curve("independent sizes", PowerDecay(0.4), SIX, 32, Noise(rate=50.0)),
+        *few,
+        _curve("heavy tails", PowerDecay(0.4), ELEVEN, 32, Noise(1, tail=0.8), stress=True),
+        _curve(
+            "heavy tails, one factor",
+            PowerDecay(0.4),
+            SIX,
+            20,
+            Noise(tail=0.8, common=True),
+            stress=True,
+        ),
+    ]
+
+
+def _other_laws() -> list[Case]:
+    return [
+        _curve(name, truth, sizes, 64, compared=True)
+        for name, truth, sizes in (
+            ("floor 30%", FloorDecay(0.5, 0.3, 4096), ELEVEN),
+            ("floor 60%", FloorDecay(0.5, 0.6, 4096), ELEVEN),
+            ("power times logarithm", PowerLogarithmDecay(0.5, 1.0), ELEVEN),
+            ("logarithm", LogarithmDecay(2.0), ELEVEN),
+            ("logarithm, three decades", LogarithmDecay(2.0), WIDE),
+            ("crossover", CrossoverDecay(0.2, 0.5, 724.0), ELEVEN),
+            ("curvature", CurvedDecay(0.2, 0.5, 128, 4096), ELEVEN),
+        )
+    ]
 
 
 def _drawn() -> list[Case]:
@@ -140,6 +199,7 @@ def _drawn() -> list[Case]:
             SIX,
             32,
             lambda g, m, r: student_mean_errors(g, SIX, m, r),
+            compared=True,
         ),
         Case(
             "softmax of Gaussian tokens",
@@ -147,48 +207,43 @@ def _drawn() -> list[Case]:
             SIX,
             32,
             lambda g, m, r: softmax_errors(g, 1.5, SIX, m, r),
-            compared=False,
         ),
+    ]
+
+
+def _biases() -> list[Case]:
+    return [
+        _bias("bias, strong", 10.0, 0.5, ELEVEN, 32),
+        _bias("bias, medium", 1.0, 0.3, ELEVEN, 32),
+        _bias("bias, weak", 1.0, 0.5, ELEVEN, 64),
+        _bias("bias, within noise", 0.5, 0.5, SIX, 32),
+        _bias("bias, 20 replicates", 3.0, 0.4, SIX, 20),
+    ]
+
+
+def _methods() -> list[Case]:
+    return [
+        _curve(f"methods: {name}", PowerDecay(0.4), sizes, replicates, noise, methods=True)
+        for name, sizes, replicates, noise in (
+            ("5 replicates", SIX, 5, Noise()),
+            ("p = 1", SIX, 20, Noise(1)),
+            ("p = 10", SIX, 20, Noise()),
+            ("p = 10, 11 sizes", ELEVEN, 32, Noise()),
+            ("heavy tails", ELEVEN, 32, Noise(1, tail=0.8)),
+        )
     ]
 
 
 def all_cases() -> dict[str, Case]:
     """Return the cases by name."""
-    few = [
-        _curve(f"power 0.4, {r} replicates", PowerDecay(0.4), SIX, r, compared=False)
-        for r in (2, 3, 5, 8, 12)
-    ]
-    cases = [
-        _curve("power 0.4, p = 1", PowerDecay(0.4), SIX, 20, Noise(1)),
-        _curve("power 0.4, p = 10", PowerDecay(0.4), SIX, 20),
-        _curve("power 0.2", PowerDecay(0.2), ELEVEN, 64, Noise(1)),
-        _curve("power 0.4", PowerDecay(0.4), ELEVEN, 32),
-        _curve("power 0.5", PowerDecay(0.5), ELEVEN, 32),
-        _curve("power 0.5, three decades", PowerDecay(0.5), WIDE, 32),
-        _curve("heavy tails", PowerDecay(0.4), ELEVEN, 32, Noise(1, tail=0.8)),
-        _curve("heavy tails, one factor", PowerDecay(0.4), SIX, 20, Noise(tail=0.8, common=True)),
-        _curve("independent sizes", PowerDecay(0.4), SIX, 32, Noise(rate=50.0)),
-        *few,
-        _curve("floor 30%", FloorDecay(0.5, 0.3, 4096), ELEVEN, 64),
-        _curve("floor 60%", FloorDecay(0.5, 0.6, 4096), ELEVEN, 64),
-        _curve("power times logarithm", PowerLogarithmDecay(0.5, 1.0), ELEVEN, 64),
-        _curve("logarithm", LogarithmDecay(2.0), ELEVEN, 64),
-        _curve("logarithm, three decades", LogarithmDecay(2.0), WIDE, 64),
-        _curve("crossover", CrossoverDecay(0.2, 0.5, 724.0), ELEVEN, 64),
-        _curve("curvature", CurvedDecay(0.2, 0.5, 128, 4096), ELEVEN, 64),
-        *_drawn(),
-        _bias("bias, strong", 10.0, 0.5, ELEVEN, 32),
-        _bias("bias, medium", 1.0, 0.3, ELEVEN, 32),
-        _bias("bias, weak", 1.0, 0.5, ELEVEN, 64),
-        _bias("bias, 20 replicates", 3.0, 0.4, SIX, 20),
-        _curve(
-            "staged",
-            PowerDecay(0.4),
-            SIX,
-            128,
-            compared=False,
-            stages=(16, 32, 64, 128),
-            target=0.03,
-        ),
-    ]
+    staged = _curve(
+        "staged",
+        PowerDecay(0.4),
+        SIX,
+        128,
+        Noise(1),
+        stages=(16, 32, 64, 128),
+        target=0.105,
+    )
+    cases = [*_powers(), *_other_laws(), *_drawn(), *_biases(), staged, *_methods()]
     return {case.name: case for case in cases}

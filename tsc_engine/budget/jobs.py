@@ -1,0 +1,278 @@
+"""The jobs of a study as Snakemake would run them, and which of them are done.
+
+A later stage of replicates that may turn out not to be needed can be told apart here: a study then
+takes at least what the other jobs take and at most what all of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsc_engine.budget import disk, durations
+from tsc_engine.budget.calibration import Calibration, is_supported
+from tsc_engine.plan import Cell, Job, Plan, PlannedProblem
+
+#: Memory that rules without a claim of an estimator's ask for, MiB.
+POOL_MIB, ANALYSIS_MIB, REPORT_MIB, SMALL_MIB = 2500, 1000, 2000, 160
+#: Files that the rule `tables` writes.
+TABLES = (
+    *("summary.csv", "summary.parquet", "curves.csv", "curves.parquet", "laws.csv", "cells.csv"),
+    *("errors.parquet", "provenance.json", "run_config.yaml"),
+)
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """One job of a run.
+
+    Attributes
+    ----------
+    rule : str
+        The rule of the workflow that it belongs to.
+    group : str or None
+        The group of problems that needs it; None for sources, tables and the report.
+    about : str
+        What it is about, for people.
+    outputs : tuple of str
+        Paths of the files that it writes, relative to the run.
+    needs : tuple of int
+        Positions of the jobs whose files it reads; they come before it.
+    seconds : float
+        From its start to its end on cores of its own.
+    threads : int
+        Cores that it takes.
+    memory_mib : int
+        Memory that it asks for, at its first attempt.
+    size : int
+        Bytes that it leaves.
+    gpu : bool
+        Whether it asks for a GPU.
+    """
+
+    rule: str
+    group: str | None
+    about: str
+    outputs: tuple[str, ...]
+    needs: tuple[int, ...] = ()
+    seconds: float = 0.0
+    threads: int = 1
+    memory_mib: int = SMALL_MIB
+    size: int = 0
+    gpu: bool = False
+
+    @property
+    def core_seconds(self) -> float:
+        """Seconds times cores."""
+        return self.seconds * self.threads
+
+
+def model_record(job: Job) -> str:
+    """Return the path of the record of the model that a pool comes from."""
+    model = job["law"]["model"]
+    name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
+    return f"resources/models/{name}.json"
+
+
+def jobs_of(plan: Plan, calibration: Calibration) -> list[PlannedJob]:
+    """Return every job of a study, each after those that it needs.
+
+    Parameters
+    ----------
+    plan : Plan
+    calibration : Calibration
+        Scales what the jobs take.
+    """
+    jobs = _Jobs(plan, calibration)
+    rates = [jobs.problem(planned) for planned in plan.problems]
+    jobs.ending(rates)
+    return jobs.found
+
+
+def done(jobs: Sequence[PlannedJob], folder: Path = Path()) -> list[bool]:
+    """Say for each job whether a run would leave it out because its results are there.
+
+    A job is run if its files are missing and it is asked for (by the study itself or by a job that
+    is run), or if a job whose files it reads is run; an intermediate file that nobody asks for may
+    be missing. Paths only are looked at: they say what made a file. A source that could not be had
+    counts as done, although the next run tries it again.
+    """
+    missing = [not all((folder / path).exists() for path in job.outputs) for job in jobs]
+    run = [False] * len(jobs)
+    # The last job gathers what the study itself asks for.
+    asked = [False] * (len(jobs) - 1) + [True] * min(1, len(jobs))
+    for position in jobs[-1].needs if jobs else ():
+        asked[position] = True
+    changed = True
+    while changed:
+        before = list(run)
+        for position in reversed(range(len(jobs))):
+            run[position] |= asked[position] and missing[position]
+            for need in jobs[position].needs if run[position] else ():
+                asked[need] = True
+        for position, job in enumerate(jobs):
+            run[position] |= any(run[need] for need in job.needs)
+        changed = run != before
+    return [not wanted for wanted in run]
+
+
+class _Jobs:
+    """Gathers jobs; a source that several problems read is made once."""
+
+    def __init__(self, plan: Plan, calibration: Calibration) -> None:
+        self.plan = plan
+        self.calibration = calibration
+        self.found: list[PlannedJob] = []
+        self._sources: dict[str, int] = {}
+
+    def _add(self, job: PlannedJob) -> int:
+        self.found.append(job)
+        return len(self.found) - 1
+
+    def _source(self, planned: PlannedProblem) -> tuple[int, ...]:
+        """Return the position of the pool of a problem, if it has one."""
+        source = planned.source
+        if source is None:
+            return ()
+        if source.path not in self._sources:
+            self._sources[source.path] = self._add(
+                PlannedJob(
+                    "pool",
+                    None,
+                    source.job["pool"],
+                    (source.path, str(Path(source.path).with_suffix(".npy"))),
+                    (self._model(source.job),),
+                    durations.pool_seconds(source),
+                    memory_mib=POOL_MIB,
+                    size=disk.pool_bytes(source),
+                )
+            )
+        return (self._sources[source.path],)
+
+    def _model(self, job: Job) -> int:
+        path = model_record(job)
+        if path not in self._sources:
+            model: dict[str, Any] = job["law"]["model"]
+            size = disk.model_bytes(model, Path(path))
+            seconds = durations.fetch_seconds(size)
+            name = f"{model['package']} {model['version']}"
+            self._sources[path] = self._add(
+                PlannedJob("fetch_model", None, name, (path,), (), seconds, size=size)
+            )
+        return self._sources[path]
+
+    def problem(self, planned: PlannedProblem) -> int:
+        """Add the jobs of a problem and return the position of its rates."""
+        plan, group, name = self.plan, planned.group, planned.problem.id
+        source = self._source(planned)
+        limit = self._add(
+            PlannedJob(
+                "limit",
+                group,
+                name,
+                (plan.limit_path(planned),),
+                source,
+                durations.limit_seconds(planned, self.calibration),
+                memory_mib=planned.limit_memory_mib,
+                size=disk.limit_bytes(planned),
+            )
+        )
+        errors = [self._cell(planned, cell, source, limit) for cell in planned.cells]
+        fits = planned.problem.heads * sum(
+            len(cell.errors["statistics"])
+            for cell in planned.cells
+            if not cell.errors["exact"] and is_supported(plan, planned, cell)
+        )
+        resamples = plan.study.rates.resamples
+        return self._add(
+            PlannedJob(
+                "rates",
+                group,
+                name,
+                (plan.rates_path(planned),),
+                tuple(errors),
+                durations.rates_seconds(fits, len(planned.sizes), resamples, self.calibration),
+                memory_mib=ANALYSIS_MIB,
+                size=disk.rates_bytes(planned),
+            )
+        )
+
+    def _cell(
+        self, planned: PlannedProblem, cell: Cell, source: tuple[int, ...], limit: int
+    ) -> int:
+        plan, calibration = self.plan, self.calibration
+        supported = is_supported(plan, planned, cell)
+        start_up, each = durations.estimate_seconds(plan, planned, cell, calibration)
+        threads = 1 if cell.errors["exact"] else cell.threads
+        blocks = []
+        for (first, last), path in zip(
+            cell.blocks, plan.estimate_paths(planned, cell), strict=True
+        ):
+            count = last - first + 1
+            size = disk.estimate_bytes(planned, cell, count, supported)
+            blocks.append(
+                self._add(
+                    PlannedJob(
+                        "estimate_gpu" if cell.device == "cuda" else "estimate",
+                        planned.group,
+                        f"{planned.problem.id}, {cell.label}, replicates {first} to {last}",
+                        (path,),
+                        source,
+                        start_up + each * count / threads,
+                        threads,
+                        cell.memory_mib,
+                        size,
+                        cell.device == "cuda",
+                    )
+                )
+            )
+        read = sum(self.found[block].size for block in blocks)
+        return self._add(
+            PlannedJob(
+                "errors",
+                planned.group,
+                f"{planned.problem.id}, {cell.label}",
+                (plan.errors_path(planned, cell),),
+                (limit, *blocks),
+                durations.errors_seconds(read, calibration),
+                memory_mib=ANALYSIS_MIB,
+                size=disk.errors_bytes(planned, cell, supported),
+            )
+        )
+
+    def ending(self, rates: list[int]) -> None:
+        """Add what is done once for the whole study."""
+        plan, problems = self.plan, self.plan.problems
+        rows = sum(disk.rows_of(planned) for planned in problems)
+        light = self.calibration.light_start_up
+        marks = []
+        for kind, made_by in (("tables", plan.summary["digest"]), ("report", plan.report_digest)):
+            path = f"{plan.results}/made/{kind}~{made_by}"
+            marks.append(self._add(PlannedJob("mark", None, kind, (path,), (), light)))
+        tables = self._add(
+            PlannedJob(
+                "tables",
+                None,
+                "tables",
+                tuple(f"{plan.results}/{name}" for name in TABLES),
+                (marks[0], *rates),
+                light + durations.TABLES_SECONDS + durations.TABLES_PER_ROW * rows,
+                memory_mib=REPORT_MIB,
+                size=disk.tables_bytes(problems) + disk.plan_bytes(plan),
+            )
+        )
+        report = self._add(
+            PlannedJob(
+                "report",
+                None,
+                "report",
+                (f"{plan.results}/report.html", f"{plan.results}/figures"),
+                (marks[1], tables),
+                durations.REPORT_SECONDS + durations.REPORT_PER_ROW * rows,
+                memory_mib=REPORT_MIB,
+                size=disk.report_bytes(problems),
+            )
+        )
+        self._add(PlannedJob("all", None, "all", (), (*marks, tables, report)))
