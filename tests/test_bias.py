@@ -68,7 +68,9 @@ def test_squared_norm_of_the_bias_is_the_exact_one() -> None:
         bias = unpack_symmetric(exact.arrays["second_moment_bias"])[0]
         np.testing.assert_allclose(expected, np.sum(bias**2, axis=(-2, -1)))
         # 9 comparisons, family-wise 1e-3.
-        assert np.abs((samples.values - expected) / error).max() < stats.t.ppf(1 - 1e-3 / 18, groups - 1)
+        assert np.abs((samples.values - expected) / error).max() < stats.t.ppf(
+            1 - 1e-3 / 18, groups - 1
+        )
 
 
 def test_output_error_is_the_exact_one() -> None:
