@@ -14,11 +14,13 @@ wildcard_constraints:
     made_by=r"[0-9a-f]{12}",
     first=r"\d+",
     last=r"\d+",
+    replicates=r"\d+",
 
 
 include: "workflow/rules/sources.smk"
 include: "workflow/rules/limits.smk"
 include: "workflow/rules/estimates.smk"
+include: "workflow/rules/precision.smk"
 include: "workflow/rules/rates.smk"
 include: "workflow/rules/report.smk"
 

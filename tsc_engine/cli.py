@@ -112,7 +112,7 @@ def validate(study: Path) -> None:
         heads = first.problem.heads * len(members)
         click.echo(
             f"  {group}: {len(members)} problems, {heads} heads, "
-            f"n from {first.sizes[0]} to {first.sizes[-1]}, {first.replicates} replicates"
+            f"n from {first.sizes[0]} to {first.sizes[-1]}, {plan.replicates_in_words(members)}"
         )
     from tsc_engine.runs import warnings
 
@@ -374,7 +374,7 @@ def clean(study: Path, stale: bool, dry_run: bool) -> None:
         _stop(f"{folder}: there are no results of this study", 1)
     lock(folder)
     removed = 0
-    for part in ("limits", "estimates", "errors", "rates", "plans"):
+    for part in ("limits", "estimates", "precision", "errors", "rates", "plans"):
         for path in sorted((folder / part).rglob("*")):
             if path.is_file() and path.as_posix() not in kept:
                 click.echo(path)
@@ -460,8 +460,11 @@ def job_limit(job: dict[str, Any], output: Path) -> None:
 @click.option("--first", required=True, type=int)
 @click.option("--last", required=True, type=int)
 @_OUTPUT
-def job_estimate(job: dict[str, Any], first: int, last: int, output: Path) -> None:
-    """Compute the estimates of one block of replicates."""
+@click.argument("decision", required=False, type=_PATHS)
+def job_estimate(
+    job: dict[str, Any], first: int, last: int, output: Path, decision: Path | None
+) -> None:
+    """Compute the estimates of one block of replicates, if a DECISION says that it is needed."""
     _serial(int(job["options"].get("threads", 1)))
     from tsc_engine.jobs.computing import make_estimate
 
@@ -469,7 +472,23 @@ def job_estimate(job: dict[str, Any], first: int, last: int, output: Path) -> No
         if sys.stderr.isatty():
             click.echo(f"\r{done} of {total} replicates", err=True, nl=done == total)
 
-    make_estimate(job, first, last, output, progress)
+    make_estimate(job, first, last, output, progress, decision)
+
+
+@job_group.command("precision")
+@_job_option
+@click.option("--problem", required=True)
+@click.option("--limit", required=True, type=_PATHS)
+@_OUTPUT
+@click.argument("blocks", nargs=-1, required=True, type=_PATHS)
+def job_precision(
+    job: dict[str, Any], problem: str, limit: Path, output: Path, blocks: tuple[Path, ...]
+) -> None:
+    """Decide whether one cell needs the replicates of its next stage."""
+    _serial(1)
+    from tsc_engine.jobs.analysis import make_decision
+
+    make_decision(job, problem, limit, list(blocks), output)
 
 
 @job_group.command("errors")

@@ -184,8 +184,9 @@ def errors_record(
     """Return the errors record of one cell; outcomes of what it is made from are passed on.
 
     A cell with a block that is not ``ok`` has that block's outcome and no numbers: a part of its
-    replicates would be another experiment.
+    replicates would be another experiment. Blocks that are ``not needed`` are left out.
     """
+    blocks = [block for block in blocks if block.outcome != "not needed"]
     about: dict[str, Any] = {
         "seconds": sum(float(block.about.get("seconds", 0.0)) for block in blocks),
         "peak_mb": max(float(block.about.get("peak_mb", 0.0)) for block in blocks),

@@ -21,7 +21,7 @@ from tsc_engine.laws import TokenLaw
 from tsc_engine.options import Options
 from tsc_engine.plugins import source_file, source_files
 from tsc_engine.problems import Problem
-from tsc_engine.study import CheckedStudy, Group
+from tsc_engine.study import CheckedStudy, Group, judged_statistics
 
 #: Nominal seconds of one estimate job.
 JOB_SECONDS = 6.0
@@ -50,6 +50,29 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A part of the replicates of a cell.
+
+    Attributes
+    ----------
+    replicates : int
+        Replicates at its end, those of the stages before included; 0 for an exact estimator.
+    blocks : tuple of (int, int)
+        First and last replicate of each of its blocks.
+    estimate : dict
+        The job of its blocks. That of a later stage has a digest of its own, which covers the
+        decision: its numbers are those of the first stage's job, which it names.
+    decision : dict or None
+        The job that says whether the stage is needed; the first one always is.
+    """
+
+    replicates: int
+    blocks: tuple[tuple[int, int], ...]
+    estimate: Job
+    decision: Job | None = None
+
+
+@dataclass(frozen=True)
 class Cell:
     """One problem and one estimator.
 
@@ -58,9 +81,10 @@ class Cell:
     label : str
         Name of the estimator in tables and paths.
     estimate, errors : dict
-        The jobs; the estimate job is the same for every block but for its replicates.
-    blocks : tuple of (int, int)
-        First and last replicate of each block; one block ``(0, 0)`` for an exact estimator.
+        The jobs; the estimate job is the same for every block but for its replicates, and that of
+        the first stage.
+    stages : tuple of Stage
+        One, unless the study wants a precision; then all that may be needed.
     memory_mib, minutes : int
         Peak memory and run time that a job asks for, at its first attempt.
     device : str
@@ -71,11 +95,16 @@ class Cell:
     label: str
     estimate: Job
     errors: Job
-    blocks: tuple[tuple[int, int], ...]
+    stages: tuple[Stage, ...]
     memory_mib: int
     minutes: int
     device: str
     threads: int
+
+    @property
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """First and last replicate of each block; one ``(0, 0)`` for an exact estimator."""
+        return tuple(block for stage in self.stages for block in stage.blocks)
 
 
 @dataclass(frozen=True)
@@ -91,7 +120,7 @@ class PlannedProblem:
     problem : Problem
     sizes : tuple of int
     replicates : int
-        As the study wants them; whole blocks may make them more.
+        As the study wants them, at most; whole blocks may make them more.
     limit, rates : dict
         The jobs.
     cells : tuple of Cell
@@ -150,6 +179,19 @@ def block_size(group: Group, estimator: type[Estimator], request: Request, probl
         return group.block_replicates
     seconds = nominal_seconds(estimator, request, problem)
     return min(LARGEST_BLOCK, power_of_two_below(JOB_SECONDS / seconds))
+
+
+def stage_ends(replicates: Sequence[int], block: int) -> list[int]:
+    """Return the replicates at the end of each stage, in whole blocks; equal ones are one stage.
+
+    Parameters
+    ----------
+    replicates : sequence of int
+        As the study wants them, increasing.
+    block : int
+        Replicates of one job.
+    """
+    return sorted({-(-count // block) * block for count in replicates})
 
 
 def _memory_claim(
@@ -284,7 +326,9 @@ class Plan:
         problem = Problem(spec, law_class(options), samplers.sampler(spec["sampler"]))
         source = self._source(problem)
         sizes = tuple(group.sizes or self.study.sizes)
+        precision = self.study.precision
         replicates = group.replicates or self.study.replicates
+        ends = (replicates,) if precision is None else tuple(precision.stages)
         law_files = source_files(law_class)
         base: Job = {"problem": spec, "pool": source.path if source else None}
         probes = len(problem.spec["probes"]) if problem.queries == "probes" else None
@@ -298,7 +342,7 @@ class Plan:
         }
         limit["digest"] = digest(limit)
         cells = tuple(
-            self._cell(group, problem, names, base, limit, law_files, sizes, replicates, position)
+            self._cell(group, problem, names, base, limit, law_files, sizes, ends, position)
             for position in range(len(self.study.estimators))
         )
         rates: Job = {
@@ -318,7 +362,7 @@ class Plan:
         }
         rates["digest"] = digest(rates)
         return PlannedProblem(
-            group.group, parameter, problem, sizes, replicates, limit, cells, rates, source
+            group.group, parameter, problem, sizes, ends[-1], limit, cells, rates, source
         )
 
     def _polynomials(self, names: Sequence[str]) -> dict[str, Any]:
@@ -344,7 +388,7 @@ class Plan:
         limit: Job,
         law_files: tuple[Path, ...],
         sizes: tuple[int, ...],
-        replicates: int,
+        ends: tuple[int, ...],
         position: int,
     ) -> Cell:
         choice = self.study.estimators[position]
@@ -368,22 +412,26 @@ class Plan:
             "sources": roots.estimate_sources(law_files, sampler, source_files(cls)),
         }
         estimate["digest"] = digest(estimate)
-        blocks: tuple[tuple[int, int], ...] = ((0, 0),)
-        if not exact:
-            block = block_size(group, cls, request, problem)
-            count = -(-replicates // block)
-            blocks = tuple((index * block, (index + 1) * block - 1) for index in range(count))
-        errors: Job = {
+        shared: Job = {
             "problem": base["problem"],
             "limit": limit["digest"],
             "estimate": estimate["digest"],
             "label": choice.shown_name,
+        }
+        stages: tuple[Stage, ...] = (Stage(0, ((0, 0),), estimate),)
+        if not exact:
+            block = block_size(group, cls, request, problem)
+            stages = self._stages(stage_ends(ends, block), block, estimate, shared, problem, names)
+        errors: Job = {
+            **shared,
             "exact": exact,
-            "blocks": [list(block) for block in blocks],
+            **_blocks_and_makers(stages),
             "statistics": sorted(names),
             "polynomials": sorted(polynomials),
             "sources": roots.errors_sources(sorted(names), polynomials),
         }
+        if len(stages) > 1:
+            errors["stages"] = [stage.replicates for stage in stages]
         errors["digest"] = digest(errors)
         # An exact estimator draws no tokens; a batch is there twice while it is being stacked.
         width = 2 * problem.key_width + problem.value_width
@@ -403,12 +451,74 @@ class Plan:
             label=choice.shown_name,
             estimate=estimate,
             errors=errors,
-            blocks=blocks,
+            stages=stages,
             memory_mib=INTERPRETER_MIB + peak // 2**20 + 1,
             minutes=30,
             device=request.device,
             threads=request.threads,
         )
+
+    def _stages(
+        self,
+        ends: Sequence[int],
+        block: int,
+        estimate: Job,
+        shared: Job,
+        problem: Problem,
+        names: Sequence[str],
+    ) -> tuple[Stage, ...]:
+        """Return the stages of a cell; a decision stands before each but the first."""
+        precision = self.study.precision
+        stages: list[Stage] = []
+        for end in ends:
+            start = stages[-1].replicates if stages else 0
+            blocks = tuple((first, first + block - 1) for first in range(start, end, block))
+            if not stages:
+                stages.append(Stage(end, blocks, estimate))
+                continue
+            assert precision is not None
+            judged = sorted(judged_statistics(precision, names, self.study.polynomials))
+            polynomials = sorted(set(judged) & set(self.study.polynomials))
+            decision: Job = {
+                **shared,
+                **_blocks_and_makers(stages),
+                "heads": problem.heads,
+                "sizes": estimate["sizes"],
+                "statistics": judged,
+                "polynomials": polynomials,
+                "target": precision.target_half_width,
+                "confidence": self.study.rates.confidence,
+                "resamples": self.study.rates.resamples,
+                "sources": roots.precision_sources(judged, polynomials),
+            }
+            decision["digest"] = digest(decision)
+            made_by = {"estimate": estimate["digest"], "decision": decision["digest"]}
+            later = {**estimate, **made_by, "digest": digest(made_by)}
+            stages.append(Stage(end, blocks, later, decision))
+        return tuple(stages)
+
+    def replicates_in_words(self, members: Sequence[PlannedProblem]) -> str:
+        """Say how many replicates the problems of a group have, and until when."""
+        precision = self.study.precision
+        if precision is None:
+            return f"{members[0].replicates} replicates"
+        wanted = precision.stages
+        text = (
+            f"replicates from {wanted[0]} to {wanted[-1]} in {len(wanted)} stages, until the half "
+            f"width of beta is at most {precision.target_half_width:g}"
+        )
+        found = {
+            tuple(stage.replicates for stage in cell.stages): cell
+            for planned in members
+            for cell in planned.cells
+            if not cell.errors["exact"]
+        }
+        for ends, cell in sorted(found.items(), key=lambda item: item[0]):
+            if list(ends) != wanted:
+                first, last = cell.blocks[0]
+                shown = ", ".join(map(str, ends))
+                text += f" (in whole blocks of {last - first + 1}: {shown})"
+        return text
 
     # -- paths --------------------------------------------------------------------------------
 
@@ -419,6 +529,20 @@ class Plan:
     def estimate_paths(self, planned: PlannedProblem, cell: Cell) -> list[str]:
         """Paths of the estimate records of a cell, block by block."""
         return estimate_paths(self.results, planned.problem.id, cell.errors)
+
+    def decision_path(self, planned: PlannedProblem, cell: Cell, job: Job) -> str:
+        """Path of the decision that a job makes for a cell: by the replicates that it looks at."""
+        folder = f"{self.results}/precision/{planned.problem.id}/{cell.label}~{job['digest']}"
+        return f"{folder}/{job['blocks'][-1][1] + 1}.json"
+
+    def decision_paths(self, problem: str, label: str, made_by: str) -> list[str]:
+        """Paths of the decision that the estimates of a digest wait for: one, or none."""
+        planned, cell, stage = self._by_estimate[problem, label, made_by]
+        return [] if stage.decision is None else [self.decision_path(planned, cell, stage.decision)]
+
+    def judged_paths(self, planned: PlannedProblem, job: Job) -> list[str]:
+        """Paths of the estimate records that a decision is made from."""
+        return estimate_paths(self.results, planned.problem.id, job)
 
     def errors_path(self, planned: PlannedProblem, cell: Cell) -> str:
         """Path of the errors record of a cell."""
@@ -440,11 +564,22 @@ class Plan:
         return {(p.problem.id, p.limit["digest"]): p for p in self.problems}
 
     @cached_property
-    def _by_estimate(self) -> dict[tuple[str, str, str], tuple[PlannedProblem, Cell]]:
+    def _by_estimate(self) -> dict[tuple[str, str, str], tuple[PlannedProblem, Cell, Stage]]:
         return {
-            (p.problem.id, cell.label, cell.estimate["digest"]): (p, cell)
+            (p.problem.id, cell.label, stage.estimate["digest"]): (p, cell, stage)
             for p in self.problems
             for cell in p.cells
+            for stage in cell.stages
+        }
+
+    @cached_property
+    def _by_decision(self) -> dict[tuple[str, str, str], tuple[PlannedProblem, Cell, Job]]:
+        return {
+            (p.problem.id, cell.label, stage.decision["digest"]): (p, cell, stage.decision)
+            for p in self.problems
+            for cell in p.cells
+            for stage in cell.stages
+            if stage.decision is not None
         }
 
     @cached_property
@@ -471,7 +606,17 @@ class Plan:
 
     def estimate_of(self, problem: str, label: str, made_by: str) -> tuple[PlannedProblem, Cell]:
         """Return the cell whose estimates have this digest; KeyError if the plan has none."""
-        return self._by_estimate[problem, label, made_by]
+        return self._by_estimate[problem, label, made_by][:2]
+
+    def stage_of(self, problem: str, label: str, made_by: str) -> Stage:
+        """Return the stage whose estimates have this digest; KeyError if the plan has none."""
+        return self._by_estimate[problem, label, made_by][2]
+
+    def decision_of(
+        self, problem: str, label: str, made_by: str
+    ) -> tuple[PlannedProblem, Cell, Job]:
+        """Return the cell and the decision of this digest; KeyError if the plan has none."""
+        return self._by_decision[problem, label, made_by]
 
     def errors_of(self, problem: str, label: str, made_by: str) -> tuple[PlannedProblem, Cell]:
         """Return the cell whose errors have this digest; KeyError if the plan has none."""
@@ -488,7 +633,7 @@ class Plan:
         """The job that gathers rates into tables."""
         job: Job = {
             "study": self.study.study,
-            "configuration": self.study.model_dump(mode="json"),
+            "configuration": self.study.configuration(),
             "problems": [
                 {
                     "group": planned.group,
@@ -534,13 +679,18 @@ class Plan:
         for planned in self.problems:
             yield from (planned.limit, planned.rates)
             for cell in planned.cells:
-                yield from (cell.estimate, cell.errors)
+                for stage in cell.stages:
+                    yield stage.estimate
+                    if stage.decision is not None:
+                        yield stage.decision
+                yield cell.errors
         yield from (source.job for source in self.sources.values())
 
     def jobs(self) -> int:
         """Return the number of jobs of the whole study, sources and report included."""
         per_problem = sum(
-            2 + sum(len(cell.blocks) + 1 for cell in planned.cells) for planned in self.problems
+            2 + sum(len(cell.blocks) + len(cell.stages) for cell in planned.cells)
+            for planned in self.problems
         )
         models = {
             planned.source.job["law"]["model"]["package"]
@@ -558,7 +708,21 @@ class Plan:
             for cell in planned.cells:
                 found.add(self.errors_path(planned, cell))
                 found.update(self.estimate_paths(planned, cell))
+                found.update(
+                    self.decision_path(planned, cell, stage.decision)
+                    for stage in cell.stages
+                    if stage.decision is not None
+                )
         return found
+
+
+def _blocks_and_makers(stages: Sequence[Stage]) -> Job:
+    """Return the blocks of some stages, and the digest of each where there are several stages."""
+    blocks = [(list(block), stage.estimate["digest"]) for stage in stages for block in stage.blocks]
+    found: Job = {"blocks": [block for block, _ in blocks]}
+    if len(stages) > 1:
+        found["made_by"] = [made_by for _, made_by in blocks]
+    return found
 
 
 def limit_path(results: str, problem: str, made_by: str) -> str:
@@ -571,7 +735,11 @@ def errors_path(results: str, problem: str, label: str, made_by: str) -> str:
     return f"{results}/errors/{problem}/{label}~{made_by}.npz"
 
 
-def estimate_paths(results: str, problem: str, errors: Mapping[str, Any]) -> list[str]:
-    """Paths of the estimate records that an errors job reads."""
-    folder = f"{results}/estimates/{problem}/{errors['label']}~{errors['estimate']}"
-    return [f"{folder}/{first}-{last}.npz" for first, last in errors["blocks"]]
+def estimate_paths(results: str, problem: str, job: Mapping[str, Any]) -> list[str]:
+    """Paths of the estimate records that an errors or a precision job reads."""
+    folder = f"{results}/estimates/{problem}/{job['label']}"
+    made_by = job.get("made_by") or [job["estimate"]] * len(job["blocks"])
+    return [
+        f"{folder}~{maker}/{first}-{last}.npz"
+        for maker, (first, last) in zip(made_by, job["blocks"], strict=True)
+    ]

@@ -34,6 +34,13 @@ def errors_sources(statistics: Iterable[str], polynomials: Collection[str]) -> s
     return source_digest([engine_source("errors"), *files])
 
 
+def precision_sources(statistics: Iterable[str], polynomials: Collection[str]) -> str:
+    """Return the digest of the sources of decisions, given statistics and polynomials."""
+    names = sorted({"polynomial" if name in polynomials else name for name in statistics})
+    files = [engine_source(f"statistics.{name}") for name in names]
+    return source_digest([engine_source("precision"), *files])
+
+
 def rates_sources() -> str:
     """Return the digest of the sources of rates."""
     return source_digest([engine_source("rates")])

@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Outcome = Literal["ok", "unsupported", "failed", "out-of-memory", "timeout"]
+Outcome = Literal["ok", "unsupported", "failed", "out-of-memory", "timeout", "not needed"]
 
 
 class BadRecord(RuntimeError):
@@ -39,7 +39,8 @@ class Record:
     digest : str
         What made it; equal to the digest in its path.
     outcome : str
-        ``ok, unsupported, failed, out-of-memory`` or ``timeout``.
+        ``ok, unsupported, failed, out-of-memory`` or ``timeout``; ``not needed`` for replicates
+        that a study with a wanted precision could do without.
     cause : str
         One sentence, empty for ``ok``.
     arrays : dict of ndarray
@@ -159,6 +160,22 @@ def read_record(path: Path, digest: str | None = None) -> Record:
     if digest is not None and record.digest != digest:
         raise BadRecord(f"{path}: made by {record.digest}, expected {digest}; delete it, run again")
     return record
+
+
+def read_about(path: Path) -> tuple[str, Outcome, Mapping[str, Any]]:
+    """Return digest, outcome and ``about`` of a record without reading its arrays.
+
+    Raises
+    ------
+    BadRecord
+        If it is not a record.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            document: Mapping[str, Any] = json.loads(str(archive["document"]))
+        return document["digest"], document["outcome"], document["about"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise BadRecord(f"{path}: not a whole result file ({error})") from error
 
 
 def pack_symmetric(matrices: NDArray[np.float64]) -> NDArray[np.float64]:

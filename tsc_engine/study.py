@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from tsc_engine import samplers, statistics
@@ -30,6 +37,8 @@ from tsc_engine.temperatures import InverseTemperatures
 NAME = r"^[a-z][a-z0-9_]*$"
 Replicates = Annotated[Count, Field(le=10**6)]
 SHA256 = r"^[0-9a-f]{64}$"
+#: Replicates of the first stage of a wanted precision: fewer have no interval to judge by.
+LEAST_STAGE = 8
 
 
 class Geometric(Options):
@@ -203,6 +212,40 @@ class Rates(Options):
     resamples: Annotated[Count, Field(ge=99, description="bootstrap resamples")] = 999
 
 
+def _growing(stages: list[int]) -> list[int]:
+    if any(later <= earlier for earlier, later in itertools.pairwise(stages)):
+        raise ValueError("stages must increase strictly")
+    if stages[0] < LEAST_STAGE:
+        raise ValueError(f"the first stage must have at least {LEAST_STAGE} replicates")
+    return stages
+
+
+class Precision(Options):
+    """How precise beta should be, and the stages in which replicates are drawn until it is."""
+
+    target_half_width: Annotated[
+        Positive,
+        Field(le=1, description="largest half width wanted of the interval of every beta"),
+    ]
+    stages: Annotated[list[Replicates], AfterValidator(_growing)] = Field(
+        default=[16, 32, 64, 128],
+        min_length=2,
+        description=(
+            "replicates at the end of each stage (rounded up to whole blocks), at least "
+            f"{LEAST_STAGE}; a stage is left out once the interval of the one before is narrow "
+            "enough"
+        ),
+    )
+    statistics: list[str] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "statistics whose beta is to be so precise; if not given, those of the study whose "
+            "error is an expected norm (not the biases)"
+        ),
+    )
+
+
 class Study(Options):
     """One study: problems, estimators, sizes and replicates."""
 
@@ -212,7 +255,16 @@ class Study(Options):
         Positive, Field(lt=10, description="wanted relative error, for which n(eps) is reported")
     ] = 0.1
     sizes: Sizes
-    replicates: Replicates = Field(32, description="draws of n_max tokens for each problem")
+    replicates: Replicates = Field(
+        32,
+        description=(
+            "draws of n_max tokens for each problem; not with `precision`, whose stages decide"
+        ),
+    )
+    precision: Precision | None = Field(
+        None,
+        description="draw replicates in stages until the rates are so precise; the default is not",
+    )
     statistics: list[str] = Field(
         default_factory=lambda: ["mean", "covariance", "second_moment", "second_moment_bias"],
         min_length=1,
@@ -235,6 +287,14 @@ class Study(Options):
     def _checked(self) -> Study:
         _increasing(self.sizes)
         return self
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the study as JSON types, in a form that can be read as a study again.
+
+        Of the number of replicates and a wanted precision it holds the one that decides.
+        """
+        decides_not = "precision" if self.precision is None else "replicates"
+        return self.model_dump(mode="json", exclude={decides_not})
 
 
 _Checked = TypeVar("_Checked", bound=BaseModel)
@@ -389,6 +449,7 @@ class _Readable:
     sizes: list[int]
     statistics: list[Any]
     polynomials: dict[str, list[Term]]
+    precision: Precision | None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> _Readable:
@@ -414,6 +475,7 @@ class _Readable:
             sizes.sizes if sizes is not None else [],
             listed("statistics") or default_statistics,
             polynomials.polynomials if polynomials is not None else {},
+            _valid(Precision, config.get("precision")),
         )
 
 
@@ -586,6 +648,64 @@ def _statistics_faults(study: _Readable, group: Group, at: str) -> Iterator[Faul
         yield Fault(f"{at}.queries", kind, message)
 
 
+def judged_statistics(
+    precision: Precision, names: Sequence[str], polynomials: Mapping[str, Any]
+) -> list[str]:
+    """Return the statistics whose rates are to be precise, in the order of ``names``.
+
+    Parameters
+    ----------
+    precision : Precision
+    names : sequence of str
+        Statistics of the study, or those of them that are read at some queries.
+    polynomials : mapping
+        Those of the study.
+    """
+    if precision.statistics is not None:
+        return [name for name in names if name in precision.statistics]
+    return [name for name in names if not statistics.statistic(name, polynomials).expected]
+
+
+def _precision_faults(config: Mapping[str, Any], study: _Readable) -> Iterator[Fault]:
+    """Yield what is wrong between a wanted precision, replicates, statistics and queries."""
+    decided = "the stages of `precision` decide how many there are; leave one of the two out"
+    if "replicates" in config:
+        yield Fault("replicates", config["replicates"], decided)
+    for index, raw in enumerate(study.raw_groups):
+        if isinstance(raw, Mapping) and raw.get("replicates") is not None:
+            yield Fault(f"problems[{index}].replicates", raw["replicates"], decided)
+    precision = study.precision
+    if precision is None:
+        return
+    wanted = precision.statistics or []
+    for index, name in enumerate(wanted):
+        if name in wanted[:index]:
+            yield Fault(f"precision.statistics[{index}]", name, "listed twice")
+        if name not in study.statistics:
+            message = _unknown("statistic of the study", name, map(str, study.statistics))
+            yield Fault(f"precision.statistics[{index}]", name, message)
+    known = {*statistics.available(), *study.polynomials}
+    names = [name for name in study.statistics if isinstance(name, str) and name in known]
+    if wanted and not set(wanted) & set(names):
+        return
+    judged = judged_statistics(precision, names, study.polynomials)
+    if not judged:
+        message = "no statistic of the study has an expected error norm; name one here"
+        yield Fault("precision.statistics", precision.statistics, message)
+        return
+    for index, group in study.groups.items():
+        for kind in group.queries:
+            probes = len(group.probes or ()) if kind == "probes" else None
+            read = statistics.applicable(names, kind, probes)
+            # Queries at which nothing at all is read have a fault of their own.
+            if read and not set(read) & set(judged):
+                message = (
+                    f"`precision` judges {', '.join(judged)}, and at these queries the study reads "
+                    f"{', '.join(read)}; add one of them to precision.statistics"
+                )
+                yield Fault(f"problems[{index}].queries", kind, message)
+
+
 def _hardmax_faults(group: Group, law: TokenLaw, at: str, hard: Sequence[Any]) -> Iterator[Fault]:
     if "map" in group.queries:
         message = "map queries need a fixed inverse temperature: the limit is not continuous"
@@ -683,6 +803,8 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
     for name in sorted(set(readable_parts.polynomials) & set(statistics.available())):
         message = "a statistic has this name; choose another"
         faults.append(Fault(f"polynomials.{name}", name, message))
+    if config.get("precision") is not None:
+        faults.extend(_precision_faults(config, readable_parts))
     estimators = _check_estimators(readable_parts, registry, faults)
     laws = _check_groups(readable_parts, registry, faults)
     if faults or study is None:

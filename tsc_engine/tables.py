@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tsc_engine.storage import BadRecord, atomic_write, read_record, write_text
+from tsc_engine.storage import BadRecord, Record, atomic_write, read_record, write_text
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +44,7 @@ LAW_COLUMNS = (
     *("prefactor", "beta", "gamma", "kappa", "floor", "relative_floor", "meeting", "beta_after"),
 )
 CELL_COLUMNS = (
-    *("study", "problem", "group", "estimator", "outcome", "cause", "replicates"),
+    *("study", "problem", "group", "estimator", "outcome", "cause", "replicates", "stages"),
     *("seconds", "peak_mb", "device", "fallback", "dtype", "exact"),
 )
 ERROR_COLUMNS = (
@@ -82,13 +82,12 @@ def _write(frame: pandas.DataFrame, path: Path, csv: bool = True) -> None:
 
 
 def _errors_of(
-    study: str, problem: str, cell: Mapping[str, Any], path: Path
+    study: str, problem: str, cell: Mapping[str, Any], record: Record
 ) -> list[pandas.DataFrame]:
     """Return the errors of one cell in long form, one row per replicate."""
     import numpy as np
     import pandas as pd
 
-    record = read_record(path, cell["errors"])
     frames = []
     for name, errors in sorted(record.arrays.items()):
         if not name.startswith("error_"):
@@ -176,10 +175,15 @@ def gather(job: Mapping[str, Any], folder: Path) -> None:
         rows += [about | row for row in in_order(found["rows"])]
         curves += [common | row for row in in_order(found["curves"])]
         laws += [common | row for row in in_order(found["laws"])]
-        cells += [common | row for row in in_order(found["cells"])]
+        stages: dict[str, str | None] = {}
         for cell in planned["cells"]:
             name = f"{cell['estimator']}~{cell['errors']}.npz"
-            errors += _errors_of(study, problem, cell, folder / "errors" / problem / name)
+            record = read_record(folder / "errors" / problem / name, cell["errors"])
+            errors += _errors_of(study, problem, cell, record)
+            stages[cell["estimator"]] = record.about.get("stages")
+        cells += [
+            common | row | {"stages": stages[row["estimator"]]} for row in in_order(found["cells"])
+        ]
     summary_frame, curve_frame = _frame(rows, SUMMARY_COLUMNS), _frame(curves, CURVE_COLUMNS)
     # A bias has no replicates of its own: its rows have no replicate number.
     biases = curve_frame[curve_frame["statistic"].str.endswith("_bias")]

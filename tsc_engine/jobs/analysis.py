@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tsc_engine import roots
 from tsc_engine.jobs import Job, check_sources
-from tsc_engine.storage import read_record, write_record, write_text
+from tsc_engine.storage import Record, read_record, write_record, write_text
 
 
 def make_errors(job: Job, limit: Path, blocks: list[Path], output: Path) -> None:
@@ -18,12 +18,31 @@ def make_errors(job: Job, limit: Path, blocks: list[Path], output: Path) -> None
     record = errors_record(
         job["statistics"],
         read_record(limit, job["limit"]),
-        [read_record(block, job["estimate"]) for block in blocks],
+        _blocks(job, blocks),
         job["digest"],
         job["exact"],
         job["polynomials"],
     )
+    stages = job.get("stages", [])
+    if record.about["replicates"] in stages:
+        done = stages.index(record.about["replicates"]) + 1
+        record.about["stages"] = f"{done} of {len(stages)}"
     write_record(output, record)
+
+
+def _blocks(job: Job, paths: list[Path]) -> list[Record]:
+    """Read the estimates of a job; those of later stages were made by jobs of their own."""
+    made_by = job.get("made_by") or [job["estimate"]] * len(paths)
+    return [read_record(path, digest) for path, digest in zip(paths, made_by, strict=True)]
+
+
+def make_decision(job: Job, problem: str, limit: Path, blocks: list[Path], output: Path) -> None:
+    """Decide whether one cell needs the replicates of its next stage."""
+    check_sources(job, roots.precision_sources(job["statistics"], job["polynomials"]))
+    from tsc_engine.precision import decide
+
+    found = decide(problem, job, read_record(limit, job["limit"]), _blocks(job, blocks))
+    write_text(output, json.dumps(found, sort_keys=True, allow_nan=False))
 
 
 def make_rates(job: Job, problem: str, errors: list[Path], output: Path) -> None:

@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,17 @@ from tsc_engine import roots
 from tsc_engine.jobs import Job, check_sources, rows_path
 from tsc_engine.laws import Law, RowLaw, Unavailable
 from tsc_engine.plugins import Registry, load, source_files
+from tsc_engine.precision import NOT_NEEDED, read_decision
 from tsc_engine.problems import Problem
 from tsc_engine.samplers import sampler
-from tsc_engine.storage import Record, cause_of, read_record, write_record
+from tsc_engine.storage import (
+    BadRecord,
+    Record,
+    cause_of,
+    read_about,
+    read_record,
+    write_record,
+)
 from tsc_engine.supervision import PLUGINS_VARIABLE
 
 
@@ -93,15 +102,34 @@ def make_limit(job: Job, output: Path) -> None:
 
 
 def make_estimate(
-    job: Job, first: int, last: int, output: Path, progress: Callable[[int, int], None]
+    job: Job,
+    first: int,
+    last: int,
+    output: Path,
+    progress: Callable[[int, int], None],
+    decision: Path | None = None,
 ) -> None:
-    """Compute the estimates of one block of replicates."""
+    """Compute the estimates of one block of replicates, or record that it is not needed.
+
+    A block of a later stage says in ``about["estimate"]`` whose numbers it holds: they are those of
+    any study with that estimate, and are taken from there where the block is already known.
+    """
+    if decision is not None:
+        found = read_decision(decision, job["decision"])
+        if not found["needed"]:
+            about = {"replicates": [first, last]}
+            write_record(output, Record(job["digest"], NOT_NEEDED, found["reason"], about=about))
+            return
     registry = _registry()
     law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
     spec = job["problem"]
     check_sources(
         job, roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
     )
+    known = _known_block(job, first, last, output)
+    if known is not None:
+        write_record(output, known)
+        return
     from tsc_engine.estimates import estimate
     from tsc_engine.estimators import request_of
 
@@ -124,4 +152,29 @@ def make_estimate(
             progress,
         )
     record.about["peak_mb"] = _peak_mb()
+    if "estimate" in job:
+        record.about["estimate"] = job["estimate"]
     write_record(output, record)
+
+
+def _known_block(job: Job, first: int, last: int, output: Path) -> Record | None:
+    """Return a block that was computed for another precision, or without one, as this job's own.
+
+    Replicates have seeds of their own: a block depends on its estimate only, not on the stage that
+    it belongs to.
+    """
+    estimate = job.get("estimate", job["digest"])
+    label = output.parent.name.split("~")[0]
+    for path in sorted(output.parent.parent.glob(f"{label}~*/{first}-{last}.npz")):
+        try:
+            digest, outcome, about = read_about(path)
+            if outcome != "ok" or about.get("estimate", digest) != estimate:
+                continue
+            record = read_record(path, digest)
+        except BadRecord:
+            continue
+        own = {key: value for key, value in record.about.items() if key != "estimate"}
+        if "estimate" in job:
+            own["estimate"] = estimate
+        return replace(record, digest=job["digest"], about=own)
+    return None

@@ -1,15 +1,18 @@
-# Estimates: one job for each problem, estimator and block of replicates.
+# Estimates: one job for each problem, estimator and block of replicates. Blocks of later stages wait
+# for a decision; where it says that they are not needed the job only records that.
 
 
 rule estimate:
     input:
         pool=lambda w: estimate_cell(w).estimate["pool"] or [],
+        # Its path says what it decides: made again, it would say the same.
+        decision=lambda w: [ancient(path) for path in decisions_before(w)],
     output:
         f"{RESULTS}/estimates/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.npz",
     wildcard_constraints:
         estimator=PLAN.estimator_pattern(gpu=False),
     params:
-        job=lambda w: job_argument(PLAN, estimate_cell(w).estimate),
+        job=lambda w: job_argument(PLAN, PLAN.stage_of(w.problem, w.estimator, w.made_by).estimate),
     threads: lambda w: estimate_cell(w).threads
     resources:
         mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
@@ -22,7 +25,7 @@ rule estimate:
         "../../envs/estimates.yaml"
     shell:
         "exec python -m tsc_engine job estimate --job {params.job:q} --first {wildcards.first}"
-        " --last {wildcards.last} --output {output:q} > {log:q} 2>&1"
+        " --last {wildcards.last} --output {output:q} {input.decision:q} > {log:q} 2>&1"
 
 
 use rule estimate as estimate_gpu with:
