@@ -52,10 +52,6 @@ def estimate_cell(wildcards):
     return PLAN.estimate_of(wildcards.problem, wildcards.estimator, wildcards.made_by)[1]
 
 
-def decisions_before(wildcards):
-    return PLAN.decision_paths(wildcards.problem, wildcards.estimator, wildcards.made_by)
-
-
 def decided(wildcards):
     return PLAN.decision_of(wildcards.problem, wildcards.estimator, wildcards.made_by)
 

@@ -5,8 +5,7 @@
 rule estimate:
     input:
         pool=lambda w: estimate_cell(w).estimate["pool"] or [],
-        # Its path says what it decides: made again, it would say the same.
-        decision=lambda w: [ancient(path) for path in decisions_before(w)],
+        decision=lambda w: PLAN.decision_paths(w.problem, w.estimator, w.made_by),
     output:
         f"{RESULTS}/estimates/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.npz",
     wildcard_constraints:
