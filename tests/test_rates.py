@@ -14,8 +14,8 @@ from test_fitting import nested_errors
 from tsc_engine.errors import deviation_gram, fluctuation
 from tsc_engine.fitting.comparison import CANNOT_TELL
 from tsc_engine.fitting.decay_laws import LOGARITHM, POWER
-from tsc_engine.measured_curves import NO_SPREAD
-from tsc_engine.rates import FLAGS, beta_half_widths, rates
+from tsc_engine.measured_curves import NO_SPREAD, beta_half_widths
+from tsc_engine.rates import FLAGS, rates
 from tsc_engine.storage import Record
 from tsc_engine.tables import CURVE_COLUMNS, LAW_COLUMNS, SUMMARY_COLUMNS
 

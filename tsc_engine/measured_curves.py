@@ -8,7 +8,8 @@ its weight; leaving it out would favour large values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -340,3 +341,43 @@ class MeasuredCurve:
         """Return the root mean squared spread of the statistic between replicates."""
         values = self.record.arrays.get(f"fluctuation_{self.name}")
         return np.full(len(self.sizes), math.nan) if values is None else values[self.head]
+
+
+def resampling_seed(problem: str, head: int, name: str) -> int:
+    """Return the seed of a curve's resamples.
+
+    The same for every estimator: on the same tokens they are resampled alike.
+    """
+    return zlib.crc32(f"{problem} {head} {name}".encode())
+
+
+def beta_half_widths(
+    problem: str, job: Mapping[str, Any], record: Record, statistics: Sequence[str]
+) -> dict[str, float]:
+    """Return half the width of the interval of every beta of one cell.
+
+    Parameters
+    ----------
+    problem : str
+    job : mapping
+        The rates job, as for `MeasuredCurve`; and heads.
+    record : Record
+        Errors, outcome ``ok``.
+    statistics : sequence of str
+
+    Returns
+    -------
+    dict
+        ``statistic, head`` as text to a half width; ``inf`` where there is no interval.
+    """
+    found = {}
+    for name in statistics:
+        for head in range(int(job["heads"])):
+            curve = MeasuredCurve(record, name, head, job, resampling_seed(problem, head, name))
+            width = math.inf
+            if curve.with_intervals and curve.used.sum() > 1:
+                beta = curve.fit.power[1]
+                if beta.low is not None and beta.high is not None:
+                    width = 0.5 * (beta.high - beta.low)
+            found[f"{name}, head {head}"] = width
+    return found

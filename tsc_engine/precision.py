@@ -58,8 +58,7 @@ def decide(
     failure, which they would not mend, nor for what `hopeless` says.
     """
     from tsc_engine.errors import errors_record
-    from tsc_engine.measured_curves import MeasuredCurve
-    from tsc_engine.rates import beta_half_widths, resampling_seed
+    from tsc_engine.measured_curves import MeasuredCurve, beta_half_widths, resampling_seed
 
     decision: Decision = {"digest": job["digest"], "target": job["target"], "replicates": 0}
     decision |= {"needed": False, "reason": "", "half_widths": {}, "left_out": {}}

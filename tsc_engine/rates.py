@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from tsc_engine.measured_curves import (
     SIGN_CHANGE,
     SINGLE,
     MeasuredCurve,
+    resampling_seed,
 )
 from tsc_engine.predicted_rates import theory_columns
 from tsc_engine.statistics import statistic
@@ -137,14 +137,6 @@ def rates(
 
 def _is_reference(record: Record) -> bool:
     return record.outcome == "ok" and bool(record.about["exact"])
-
-
-def resampling_seed(problem: str, head: int, name: str) -> int:
-    """Return the seed of a curve's resamples.
-
-    The same for every estimator: on the same tokens they are resampled alike.
-    """
-    return zlib.crc32(f"{problem} {head} {name}".encode())
 
 
 def _one(
@@ -401,35 +393,3 @@ def _points(curve: MeasuredCurve, bias: Mapping[str, Floats]) -> list[Row]:
             }
         )
     return rows
-
-
-def beta_half_widths(
-    problem: str, job: Mapping[str, Any], record: Record, statistics: Sequence[str]
-) -> dict[str, float]:
-    """Return half the width of the interval of every beta of one cell.
-
-    Parameters
-    ----------
-    problem : str
-    job : mapping
-        As for `rates`.
-    record : Record
-        Errors, outcome ``ok``.
-    statistics : sequence of str
-
-    Returns
-    -------
-    dict
-        ``statistic, head`` as text to a half width; ``inf`` where there is no interval.
-    """
-    found = {}
-    for name in statistics:
-        for head in range(int(job["heads"])):
-            curve = MeasuredCurve(record, name, head, job, resampling_seed(problem, head, name))
-            width = math.inf
-            if curve.with_intervals and curve.used.sum() > 1:
-                beta = curve.fit.power[1]
-                if beta.low is not None and beta.high is not None:
-                    width = 0.5 * (beta.high - beta.low)
-            found[f"{name}, head {head}"] = width
-    return found

@@ -26,8 +26,8 @@ RANGE = (0.7, 1.5)
 LONG_SECONDS = 3600.0
 #: Rules in the order of a run.
 RULES = (
-    *("fetch_model", "pool", "limit", "estimate", "estimate_gpu", "errors", "rates"),
-    *("mark", "tables", "report", "all"),
+    *("fetch_model", "pool", "limit", "estimate", "estimate_gpu", "precision", "errors"),
+    *("rates", "mark", "tables", "report", "all"),
 )
 
 
@@ -41,6 +41,8 @@ class Totals:
         All of them, and those whose files are there.
     core_seconds : float
         Of the jobs to do.
+    least_core_seconds : float
+        Of the jobs to do if no later stage of replicates is needed.
     size : int
         Bytes that all of them leave, done or not.
     size_to_do : int
@@ -52,6 +54,7 @@ class Totals:
     jobs: int
     done: int
     core_seconds: float
+    least_core_seconds: float
     size: int
     size_to_do: int
     memory_mib: int
@@ -70,6 +73,7 @@ def totals(jobs: Iterable[tuple[PlannedJob, bool]]) -> Totals:
         jobs=len(listed),
         done=len(listed) - len(missing),
         core_seconds=sum(job.core_seconds for job in missing),
+        least_core_seconds=sum(job.least_core_seconds for job in missing),
         size=sum(job.size for job, _ in listed),
         size_to_do=sum(job.size for job in missing),
         memory_mib=max((job.memory_mib for job, _ in listed), default=0),
@@ -191,6 +195,7 @@ def _json(found: Totals) -> dict[str, Any]:
         "done": found.done,
         "to_do": found.to_do,
         "core_seconds": found.core_seconds,
+        "least_core_seconds": found.least_core_seconds,
         "bytes": found.size,
         "bytes_to_do": found.size_to_do,
         "memory_mib": found.memory_mib,

@@ -19,6 +19,8 @@ from tsc_engine.plan import Cell, Plan, PlannedProblem, Source
 
 Shape = tuple[int, ...]
 
+#: Bytes of a decision about a stage.
+DECISION_BYTES = 1000
 #: Bytes of one array in a record beside its numbers: headers of `.npy` and of the archive.
 ARRAY_BYTES = 265
 #: Characters of the document of limits, estimates and errors beside the problem's description.

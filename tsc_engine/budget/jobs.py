@@ -1,7 +1,7 @@
 """The jobs of a study as Snakemake would run them, and which of them are done.
 
-A later stage of replicates that may turn out not to be needed can be told apart here: a study then
-takes at least what the other jobs take and at most what all of them do.
+Replicates of a later stage may turn out not to be needed: their jobs then only start and end, so
+that a job takes at least `PlannedJob.least_seconds` and at most its seconds.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class PlannedJob:
         Bytes that it leaves.
     gpu : bool
         Whether it asks for a GPU.
+    least_seconds : float or None
+        What it takes if it turns out not to be needed; None where it always is.
     """
 
     rule: str
@@ -62,11 +64,18 @@ class PlannedJob:
     memory_mib: int = SMALL_MIB
     size: int = 0
     gpu: bool = False
+    least_seconds: float | None = None
 
     @property
     def core_seconds(self) -> float:
         """Seconds times cores."""
         return self.seconds * self.threads
+
+    @property
+    def least_core_seconds(self) -> float:
+        """The same if it is not needed after all."""
+        least = self.seconds if self.least_seconds is None else self.least_seconds
+        return least * self.threads
 
 
 def model_record(job: Job) -> str:
@@ -206,28 +215,32 @@ class _Jobs:
         supported = is_supported(plan, planned, cell)
         start_up, each = durations.estimate_seconds(plan, planned, cell, calibration)
         threads = 1 if cell.errors["exact"] else cell.threads
-        blocks = []
-        for (first, last), path in zip(
-            cell.blocks, plan.estimate_paths(planned, cell), strict=True
-        ):
-            count = last - first + 1
-            size = disk.estimate_bytes(planned, cell, count, supported)
-            blocks.append(
-                self._add(
-                    PlannedJob(
-                        "estimate_gpu" if cell.device == "cuda" else "estimate",
-                        planned.group,
-                        f"{planned.problem.id}, {cell.label}, replicates {first} to {last}",
-                        (path,),
-                        source,
-                        start_up + each * count / threads,
-                        threads,
-                        cell.memory_mib,
-                        size,
-                        cell.device == "cuda",
+        blocks: list[int] = []
+        paths = iter(plan.estimate_paths(planned, cell))
+        for stage in cell.stages:
+            decided: tuple[int, ...] = ()
+            if stage.decision is not None:
+                decided = (self._decision(planned, cell, stage.decision, (limit, *blocks)),)
+            for first, last in stage.blocks:
+                count = last - first + 1
+                size = disk.estimate_bytes(planned, cell, count, supported)
+                blocks.append(
+                    self._add(
+                        PlannedJob(
+                            "estimate_gpu" if cell.device == "cuda" else "estimate",
+                            planned.group,
+                            f"{planned.problem.id}, {cell.label}, replicates {first} to {last}",
+                            (next(paths),),
+                            (*source, *decided),
+                            start_up + each * count / threads,
+                            threads,
+                            cell.memory_mib,
+                            size,
+                            cell.device == "cuda",
+                            calibration.start_up if decided else None,
+                        )
                     )
                 )
-            )
         read = sum(self.found[block].size for block in blocks)
         return self._add(
             PlannedJob(
@@ -239,6 +252,29 @@ class _Jobs:
                 durations.errors_seconds(read, calibration),
                 memory_mib=ANALYSIS_MIB,
                 size=disk.errors_bytes(planned, cell, supported),
+            )
+        )
+
+    def _decision(
+        self, planned: PlannedProblem, cell: Cell, job: Job, needs: tuple[int, ...]
+    ) -> int:
+        """Add the job that says whether a stage is needed."""
+        plan, calibration = self.plan, self.calibration
+        read = sum(self.found[need].size for need in needs)
+        fits = planned.problem.heads * len(job["statistics"])
+        seconds = durations.errors_seconds(read, calibration) + durations.rates_seconds(
+            fits, len(planned.sizes), plan.study.rates.resamples, calibration
+        )
+        return self._add(
+            PlannedJob(
+                "precision",
+                planned.group,
+                f"{planned.problem.id}, {cell.label}",
+                (plan.decision_path(planned, cell, job),),
+                needs,
+                seconds,
+                memory_mib=ANALYSIS_MIB,
+                size=disk.DECISION_BYTES,
             )
         )
 

@@ -82,6 +82,7 @@ def _totals_lines(budget: Budget) -> list[str]:
     cores = "1 core" if machine.cores == 1 else f"{machine.cores:,} cores"
     rest = total.size - total.size_to_do
     there = f", and {bytes_text(rest)} that are there already" if rest else ""
+    staged = total.least_core_seconds < total.core_seconds
     lines = [
         f"jobs:   {total.to_do:,} to do, {total.done:,} done",
         f"time:   about {seconds_text(budget.expected)} on {cores} "
@@ -89,6 +90,11 @@ def _totals_lines(budget: Budget) -> list[str]:
         f"core time, {total.core_seconds / 3600.0:.3g} core-hours",
         f"disk:   {bytes_text(total.size_to_do)}{there}",
     ]
+    if staged:
+        lines.append(
+            f"stages: that is if all are needed; at least "
+            f"{seconds_text(total.least_core_seconds)} of core time if the first ones are enough"
+        )
     if budget.largest is not None:
         lines.append(
             f"memory: at most {budget.memory_at_once_mib:,} MiB at once; the largest job, "
