@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys

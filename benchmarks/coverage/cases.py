@@ -93,7 +93,8 @@ class Case:
 
 def sizes_between(first: float, last: float, count: int) -> Sizes:
     """Return whole sizes, evenly spaced in log n, shape (count,)."""
-    return np.round(np.exp(np.linspace(np.log(first), np.log(last), count)))
+    logs = np.linspace(np.log(first), np.log(last), count)
+    return np.round(np.exp(logs)).astype(np.float64)
 
 
 SIX, ELEVEN = sizes_between(128, 4096, 6), sizes_between(128, 4096, 11)
@@ -132,14 +133,16 @@ def _curve(
     )
 
 
-def _bias(name: str, size: float, beta: float, sizes: Sizes, replicates: int) -> Case:
+def _bias(
+    name: str, size: float, beta: float, sizes: Sizes, replicates: int, stress: bool = False
+) -> Case:
     truth = PowerDecay(beta, float(np.log(size)))
     values = np.exp(truth.log_error(np.log(sizes)))
 
     def draw(generator: np.random.Generator, datasets: int, count: int) -> Floats:
         return bias_grams(generator, values, sizes, datasets, count)
 
-    return Case(name, truth, sizes, replicates, draw, biases=True)
+    return Case(name, truth, sizes, replicates, draw, biases=True, stress=stress)
 
 
 def _powers() -> list[Case]:
@@ -216,7 +219,7 @@ def _biases() -> list[Case]:
         _bias("bias, strong", 10.0, 0.5, ELEVEN, 32),
         _bias("bias, medium", 1.0, 0.3, ELEVEN, 32),
         _bias("bias, weak", 1.0, 0.5, ELEVEN, 64),
-        _bias("bias, within noise", 0.5, 0.5, SIX, 32),
+        _bias("bias, within noise", 0.5, 0.5, SIX, 32, stress=True),
         _bias("bias, 20 replicates", 3.0, 0.4, SIX, 20),
     ]
 
@@ -241,9 +244,9 @@ def all_cases() -> dict[str, Case]:
         PowerDecay(0.4),
         SIX,
         128,
-        Noise(1),
+        Noise(1, tail=0.3),
         stages=(16, 32, 64, 128),
-        target=0.105,
+        target=0.135,
     )
     cases = [*_powers(), *_other_laws(), *_drawn(), *_biases(), staged, *_methods()]
     return {case.name: case for case in cases}

@@ -25,6 +25,8 @@ from benchmarks.coverage.measure import CONFIDENCE, RESAMPLES, SEED, Measured, m
 
 #: Data sets that one generator draws.
 CHUNK = 100
+#: Chunks in which n(eps) is extrapolated: half of the time of a case goes there.
+EXTRAPOLATED = 5
 #: Where results are written when every case has run.
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -35,10 +37,10 @@ def _cases() -> dict[str, Case]:
 
 
 def measure_chunk(name: str, chunk: int, datasets: int) -> list[Measured]:
-    """Draw and measure one chunk of a case; the first data sets do not depend on how many follow."""
+    """Draw and measure one chunk of a case; data sets do not depend on how many follow."""
     case = _cases()[name]
     data = case.draw(case.generator(chunk), CHUNK, case.replicates)
-    return [measure(case, one) for one in data[:datasets]]
+    return [measure(case, one, chunk < EXTRAPOLATED) for one in data[:datasets]]
 
 
 def _chunks(datasets: int) -> Iterator[tuple[int, int]]:

@@ -1,9 +1,9 @@
 """Error curves whose expectation is known exactly.
 
-Simulated errors are ``f(n) |Z(log n)| / E|Z|``: f the expected error, Z an Ornstein-Uhlenbeck process
-in log n. Nested sums of independent terms have this law at n -> infinity with rate 1/2: for a
-Brownian motion S, ``S(n) / sqrt(n)`` has correlation ``exp(-|log n - log n'| / 2)``. Means and softmax
-attention of independent tokens that are drawn one by one do not come from the process.
+Simulated errors are ``f(n) |Z(log n)| / E|Z|``: f the expected error, Z an Ornstein-Uhlenbeck
+process in log n. Nested sums of independent terms have this law as n -> infinity, with rate 1/2:
+for a Brownian motion S, ``S(n) / sqrt(n)`` has correlation ``exp(-|log n - log n'| / 2)``. Means
+and softmax attention of tokens that are drawn one by one do not come from the process.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class FloorDecay(Truth):
     def log_error(self, log_sizes: Floats) -> Floats:
         """Return log f."""
         floor = math.log(self.share / (1.0 - self.share)) - self.rate * math.log(self.largest)
-        return np.logaddexp(-self.rate * log_sizes, floor)
+        found: Floats = np.logaddexp(-self.rate * log_sizes, floor)
+        return found
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,8 @@ def _student_mean_error(size: float) -> float:
     u = np.exp(log_u)
     a = math.sqrt(3.0) * u / math.sqrt(size)
     phi = np.exp(size * (np.log1p(a) - a))
-    head = 3.0 * u[0] / 2.0  # (1 - phi) / u^2 -> variance / 2 = 3 / 2 below the first point
+    # Below the first point (1 - phi) / u^2 is half the variance, 3 / 2.
+    head = 1.5 * float(u[0])
     body = float(np.trapezoid((1.0 - phi) / u, log_u))
     return 2.0 / math.pi * (head + body + 1.0 / float(u[-1])) / math.sqrt(size)
 
@@ -225,7 +227,8 @@ def _softmax_mean_error(score: float, sizes: tuple[int, ...], replicates: int) -
 
 def mean_norm(dimension: int) -> float:
     """Return E|Z| of a standard Gaussian vector."""
-    return math.sqrt(2.0) * math.exp(math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2))
+    ratio = math.lgamma((dimension + 1) / 2) - math.lgamma(dimension / 2)
+    return math.sqrt(2.0) * math.exp(ratio)
 
 
 def ornstein_uhlenbeck(

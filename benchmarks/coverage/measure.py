@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -70,24 +71,32 @@ def _population(fit: CurveFit, law: LinearLaw, log_error: Floats) -> Floats:
     """Return a law's parameters for the expected error itself, with the data's own weights."""
     basis = law.basis(fit.log_sizes)
     weighed = basis.T @ fit.precision
-    return np.linalg.solve(weighed @ basis, weighed @ log_error)
+    return np.linalg.solve(weighed @ basis, weighed @ log_error).astype(np.float64)
 
 
-def _sample_complexity(
-    fit: CurveFit, continued: list[Continued], log_target: float
-) -> tuple[float, float]:
-    """Return the interval of n(eps) as a study reports it."""
-    target = math.exp(log_target)
-    found = inside(fit.band, target) or beyond(continued, target, fit.band)
-    low, high = found.low, found.high
-    return (math.nan if low is None else low), (math.nan if high is None else high)
+class _Complexity:
+    """n(eps) as a study reports it; laws are continued only where that is asked for."""
 
+    def __init__(self, case: Case, fit: CurveFit) -> None:
+        self.case, self.fit = case, fit
 
-def _continued(fit: CurveFit, named: str) -> list[Continued]:
-    """Return the laws that a study continues, in its order."""
-    near = [c for c in fit.candidates if c.near] if named != NONE else []
-    near.sort(key=lambda candidate: candidate.law.name != POWER)
-    return [fit.continued(candidate) for candidate in near]
+    @cached_property
+    def continued(self) -> list[Continued]:
+        """The laws that a study continues, in its order."""
+        if not self.case.compared or verdict(self.fit.candidates) == NONE:
+            return []
+        near = [candidate for candidate in self.fit.candidates if candidate.near]
+        near.sort(key=lambda candidate: candidate.law.name != POWER)
+        return [self.fit.continued(candidate) for candidate in near]
+
+    def at(self, log_size: float) -> Reading:
+        """Return the interval for the expected error at a size, which it should hold."""
+        target = math.exp(float(self.case.truth.log_error(np.array([log_size]))[0]))
+        band = self.fit.band
+        found = inside(band, target) or beyond(self.continued, target, band)
+        low = math.nan if found.low is None else found.low
+        high = math.nan if found.high is None else found.high
+        return Reading(low, high, math.exp(log_size))
 
 
 def _fit(case: Case, data: Floats) -> CurveFit:
@@ -100,9 +109,10 @@ def _staged(case: Case, data: Floats) -> CurveFit:
     for stage in case.stages:
         fit = _fit(case, data[..., :stage])
         beta = fit.power[1]
-        if beta.low is not None and beta.high is not None:
-            if 0.5 * (beta.high - beta.low) <= case.target:
-                break
+        if beta.low is None or beta.high is None:
+            continue
+        if 0.5 * (beta.high - beta.low) <= case.target:
+            break
     return fit
 
 
@@ -116,13 +126,15 @@ def _methods(case: Case, data: Floats) -> Measured:
     return Measured(readings, None, True, case.replicates)
 
 
-def measure(case: Case, data: Floats) -> Measured:
+def measure(case: Case, data: Floats, extrapolated: bool = True) -> Measured:
     """Fit one data set.
 
     Parameters
     ----------
     case : Case
     data : ndarray, shape (sizes, replicates) or (sizes, replicates, replicates)
+    extrapolated : bool
+        Whether n(eps) is also asked for beyond the sizes; fits of laws to resamples take long.
     """
     if case.methods:
         return _methods(case, data)
@@ -153,17 +165,13 @@ def measure(case: Case, data: Floats) -> Measured:
     if truth.gamma is not None:
         found["gamma"] = _reading(fit.logarithm[1], truth.gamma)
     named = verdict(fit.candidates) if case.compared else None
-    continued = _continued(fit, named) if named is not None else []
+    complexity = _Complexity(case, fit)
     for share in WITHIN:
-        log_n = float(logs[0] + share * (logs[-1] - logs[0]))
-        log_target = float(truth.log_error(np.array([log_n]))[0])
-        found[f"n(eps) at {share:.0%}"] = Reading(
-            *_sample_complexity(fit, continued, log_target), math.exp(log_n)
+        found[f"n(eps) at {share:.0%}"] = complexity.at(
+            float(logs[0] + share * (logs[-1] - logs[0]))
         )
-    if case.compared:
-        log_n = float(logs[-1] + math.log(BEYOND))
-        log_target = float(truth.log_error(np.array([log_n]))[0])
-        found[f"n(eps) at {BEYOND:.0f} x largest n"] = Reading(
-            *_sample_complexity(fit, continued, log_target), math.exp(log_n)
+    if case.compared and extrapolated:
+        found[f"n(eps) at {BEYOND:.0f} x largest n"] = complexity.at(
+            float(logs[-1]) + math.log(BEYOND)
         )
     return Measured(found, named, fit.clear if case.biases else True, fit.samples.replicates)

@@ -53,12 +53,13 @@ def shrunk(samples: MeanSamples, log_sizes: Floats) -> Floats:
     share = min(1.0, float(spread[off].sum() / (correlation[off] ** 2).sum()))
     kept = np.where(off, (1.0 - share) * correlation, 1.0)
     roots = np.sqrt(np.diagonal(samples.covariance))
-    return np.linalg.inv(kept * (roots[:, None] * roots))
+    return np.linalg.inv(kept * (roots[:, None] * roots)).astype(np.float64)
 
 
 def structured(samples: MeanSamples, log_sizes: Floats) -> Floats:
     """Return the product's weights."""
-    return np.linalg.inv(working_covariance(samples.covariance, log_sizes, samples.replicates))
+    covariance = working_covariance(samples.covariance, log_sizes, samples.replicates)
+    return np.linalg.inv(covariance).astype(np.float64)
 
 
 WEIGHTS: dict[str, Weights] = {
@@ -166,7 +167,7 @@ def intervals_of_beta(
     found = {}
     for weights, precision_of in WEIGHTS.items():
         weighed = design.T @ precision_of(samples, log_sizes)
-        lever = np.linalg.solve(weighed @ design, weighed)[1:]
+        lever = np.linalg.solve(weighed @ design, weighed)[1:].astype(np.float64)
         estimate = float(lever[0] @ samples.values)
         error = float(standard_errors(lever[None], samples.influence[None], ones)[0, 0])
         many = resampled.values[whole] @ lever[0]

@@ -15,6 +15,9 @@ from tsc_engine.fitting.comparison import CANNOT_TELL, NONE
 
 #: Coverage of nominal 95% intervals that is accepted where a power law holds.
 LEAST, MOST = 0.92, 0.97
+#: Data sets from which the bounds hold as they are; with fewer they give way by the quantile of a
+#: binomial count, so that a coverage at a bound is outside in one of 10,000 cells.
+MANY, QUANTILE = 1000, 3.72
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Row:
     outside : bool
         Whether coverage lies outside the bounds.
     fails : bool
-        Whether it does in a case that is held to them, or intervals of an expected error are missing.
+        Whether it does in a case that is held to them, or intervals of a mean error are missing.
     """
 
     case: str
@@ -78,14 +81,15 @@ def rows(case: Case, measured: Sequence[Measured]) -> list[Row]:
 
 
 def _row(case: Case, quantity: str, counted: Sequence[Measured]) -> Row:
+    counted = [one for one in counted if quantity in one.readings]
     low, high, target = np.array([one.readings[quantity] for one in counted]).T
     there = ~(np.isnan(low) | np.isnan(high))
     size = quantity.startswith("n(eps)")
     hits = ((low <= target) & (target <= high))[there]
     number = int(there.sum())
     coverage = float(hits.mean()) if number else math.nan
-    least, most = bounds(quantity)
-    outside = not least <= coverage <= most
+    least, most = bounds(quantity, number)
+    outside = number > 0 and not least <= coverage <= most
     missing = float((~there).mean())
     open_low = float((there & (low <= 1.0)).mean()) if size else 0.0
     open_high = float((there & np.isinf(high)).mean()) if size else 0.0
@@ -110,13 +114,20 @@ def _row(case: Case, quantity: str, counted: Sequence[Measured]) -> Row:
     )
 
 
-def bounds(quantity: str) -> tuple[float, float]:
+def bounds(quantity: str, datasets: int) -> tuple[float, float]:
     """Return the coverage that is accepted.
 
     n(eps) may cover more: between two sizes its limits are those of the sizes, though the mean of
     two errors spreads less; beyond them the interval spans every law that comes into question.
     """
-    return LEAST, (1.0 if quantity.startswith("n(eps)") else MOST)
+    least, most = LEAST, (1.0 if quantity.startswith("n(eps)") else MOST)
+    if datasets >= MANY:
+        return least, most
+    way = QUANTILE / math.sqrt(max(datasets, 1))
+    return (
+        max(least - way * math.sqrt(least * (1.0 - least)), 0.0),
+        min(most + way * math.sqrt(most * (1.0 - most)), 1.0),
+    )
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,9 @@ def text_of_verdicts(found: Sequence[Verdicts]) -> str:
 def text_of_methods(found: Sequence[Row]) -> str:
     """Return coverage and median width by weights, interval and case as a table for a terminal."""
     cases = list(dict.fromkeys(row.case for row in found))
-    cells = {(row.case, row.quantity): f"{100 * row.coverage:.1f} ({row.width:.3f})" for row in found}
+    cells = {
+        (row.case, row.quantity): f"{100 * row.coverage:.1f} ({row.width:.3f})" for row in found
+    }
     head = f"{'coverage (median width) of beta':40}" + "".join(f"{name[9:]:>18}" for name in cases)
     lines = [head, "-" * len(head)]
     for quantity in dict.fromkeys(row.quantity for row in found):
