@@ -84,7 +84,15 @@ COOLED = Kind(
 #: Exponents predicted for `COOLED`: one inside every interval, one above.
 PREDICTED = {"inf": 0.25, "1 n^0.333": 0.4}
 #: What was said of the decays of `COOLED`.
-VERDICTS = {"inf": "power", "1 n^0.333": "power", "1 log n": "logarithm"}
+VERDICTS = {"inf": "power", "1 n^0.333": "crossover", "1 log n": "logarithm"}
+#: What is said of all others.
+CANNOT_TELL = ("power", "logarithm")
+#: Laws that are fitted to every curve, and how far behind the best they are where they do not stand.
+BEHIND = {"power": 5.0, "logarithm": 6.0, "crossover": 12.0}
+#: Horizons above this one carry the flag of curvature.
+CURVED = 1.2
+#: Extrapolation ends at this many times the largest size.
+FARTHEST = 100.0
 
 
 def cell_text(value: float | None) -> str:
@@ -98,8 +106,8 @@ def write_results(
     edit: Callable[[str, dict[str, str]], None] | None = None,
     statistics: tuple[str, ...] = STATISTICS,
 ) -> Path:
-    """Write the five files of a made-up study; `edit` may change each row of each table."""
-    made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "cells": []}
+    """Write the six files of a made-up study; `edit` may change each row of each table."""
+    made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "laws": [], "cells": []}
     for kind in kinds:
         for case in _cases(kind):
             digest = hashlib.sha256(f"{kind}{case}".encode()).hexdigest()[:12]
@@ -110,6 +118,7 @@ def write_results(
     columns = {
         "summary": tables.SUMMARY_COLUMNS,
         "curves": tables.CURVE_COLUMNS,
+        "laws": tables.LAW_COLUMNS,
         "cells": ("study", *CELL_COLUMNS, "fallback"),
     }
     for name, rows in made.items():
@@ -157,6 +166,48 @@ def made_constant(radius: float) -> float:
     return 0.8 * radius * math.exp(radius**2 / 4)
 
 
+def _knows(estimator: str, kind: Kind, queries: str) -> bool:
+    """Say whether an exact estimator knows a law and its queries."""
+    law = {EXACT[0]: ("gaussian",), EXACT[1]: ("ball", "sphere")}[estimator]
+    return kind.law in law and queries not in ("map", "probes")
+
+
+def made_distance(problem: str, head: int) -> float:
+    """Return the made-up distance of a bias from its exact value, in standard errors."""
+    seed = int.from_bytes(hashlib.sha256(f"{problem}{head}".encode()).digest()[:4], "big")
+    return 4.4 * (seed / 2**32 - 0.5)
+
+
+class Count(NamedTuple):
+    """A made-up n(eps), as the columns have it."""
+
+    size: str = ""
+    low: str = ""
+    high: str = ""
+    basis: str = ""
+    note: str = ""
+
+
+def _count(size: float, exact: bool, law: str, head: int) -> Count:
+    """Return an n(eps) on whichever side of the sizes it lies; some have an open end."""
+    if size < SIZES[0]:
+        ends = ("", "") if exact else ("1", str(SIZES[0]))
+        return Count("", *ends, "below the sizes", "epsilon is reached before n = 100")
+    if size <= SIZES[-1]:
+        ends = ("", "") if exact else (cell_text(size * 0.8), cell_text(size * 1.3))
+        return Count(cell_text(size), *ends, "interpolated")
+    if exact:
+        note = "epsilon is not reached at the largest size; `tsc predict` has more"
+        return Count("", "", "", "beyond the sizes", note)
+    low = cell_text(max(size * 0.8, SIZES[-1]))
+    if size > FARTHEST * SIZES[-1]:
+        note = f"epsilon is not reached within 100 times the largest size by: {law}"
+        return Count("", low, "inf", "beyond the sizes", note)
+    high = "inf" if head % 5 == 1 else cell_text(size * 1.6)
+    note = f"n(epsilon) is extrapolated by: {law}"
+    return Count(cell_text(size), low, high, f"extrapolated: {law}", note)
+
+
 def _write_problem(
     made: dict[str, list[dict[str, str]]],
     kind: Kind,
@@ -174,7 +225,7 @@ def _write_problem(
         outcome, cause = "ok", ""
         if exact and kind.law == "pool":
             outcome, cause = "unsupported", "the law is a pool, not a Gaussian"
-        elif exact and (on_ball or queries == "probes" or (estimator == EXACT[0]) == compact):
+        elif exact and not _knows(estimator, kind, queries):
             outcome, cause = "unsupported", "no expectation is known here"
         elif estimator == "torch_device" and horizon == 1.4:
             outcome, cause = "failed", "RuntimeError: the device ran away with <the> tokens & all"
@@ -222,18 +273,24 @@ def _write_problem(
                     # The largest ball's interval does not hold the constant.
                     beta, limit = 0.5 + wobble, made_constant(float(case.radius))
                     constant = limit * (1.2 if float(case.radius) == kind.radii[-1] else 1.03)
-                count = (prefactor / 0.1) ** (1 / beta)
-                note = ""
-                if count > SIZES[-1]:
-                    count, note = math.nan, "epsilon is not reached at the largest size"
-                elif count < SIZES[0]:
-                    count, note = math.nan, "epsilon is reached before the smallest size"
+                law = told if told in BEHIND else CANNOT_TELL[0]
+                count = _count((prefactor / 0.1) ** (1 / beta), exact, law, head)
+                note, flags = count.note, []
+                if sharp > CURVED and not layer:
+                    flags.append("curvature")
                 if on_ball and float(case.radius) == kind.radii[-1]:
                     words = "too few effective keys somewhere on the ball at 4 of 9 sizes"
                     note = "; ".join([words, *([note] if note else [])])
                 if place == 1 and head % 5 == 2:
                     note = "; ".join(["within noise at 3 of 9 sizes", *([note] if note else [])])
+                    flags.append("noise")
                 ran = outcome == "ok"
+                measured = ran and not exact
+                signed = ran and statistic != "mean"
+                beside = not exact and statistic.startswith("second_moment")
+                beside = beside and kind.law != "pool"
+                beside = beside and any(e in EXACT and _knows(e, kind, queries) for e in estimators)
+                last = prefactor * SIZES[-1] ** -beta
                 normed = statistic in ("mean", "covariance") and kind.law == "gaussian"
                 predicted = theory.beta_predicted(sharp) if normed else None
                 if bias and queries == "independent" and kind.law == "gaussian":
@@ -247,7 +304,6 @@ def _write_problem(
                     leading = (bias and not cold) or temperature in ("inf", "1 log n")
                     basis = "leading order" if leading else "conjecture"
                     basis = "central limit" if on_ball else basis
-                known = ran and count == count
                 made["summary"].append(
                     {
                         "study": "made_up",
@@ -285,7 +341,15 @@ def _write_problem(
                         "gamma": cell_text(beta * 7 if ran else None),
                         "gamma_low": cell_text(beta * 7 - 0.1 if ran and not exact else None),
                         "gamma_high": cell_text(beta * 7 + 0.1 if ran and not exact else None),
-                        "decay": told if ran and not exact else "",
+                        "fit": "ok" if ran else "",
+                        "flags": "; ".join(flags) if ran else "",
+                        "slope_change": cell_text(0.3 if ran else None),
+                        "slope_change_low": cell_text(0.1 if measured else None),
+                        "slope_change_high": cell_text(0.5 if measured else None),
+                        "decay": told if measured else "",
+                        "decay_candidates": (
+                            "; ".join([told] if told in BEHIND else CANNOT_TELL) if measured else ""
+                        ),
                         "root_n_constant": cell_text(constant if ran else None),
                         "root_n_constant_low": cell_text(
                             constant * 0.95 if ran and not exact else None
@@ -309,9 +373,18 @@ def _write_problem(
                             1.0 if ran and temperature == "1 log n" else None
                         ),
                         "epsilon": "0.1",
-                        "n_eps": cell_text(count if known else None),
-                        "n_eps_low": cell_text(count * 0.8 if known else None),
-                        "n_eps_high": cell_text(count * 1.3 if known else None),
+                        "n_eps": count.size if ran else "",
+                        "n_eps_low": count.low if ran else "",
+                        "n_eps_high": count.high if ran else "",
+                        "n_eps_basis": count.basis if ran else "",
+                        "bias": cell_text(-last / 2 if signed else None),
+                        "bias_low": cell_text(-last * 0.7 if signed and measured else None),
+                        "bias_high": cell_text(-last * 0.3 if signed and measured else None),
+                        "fluctuation": cell_text(last * 0.8 if measured else None),
+                        "bias_exact": cell_text(-last * 0.55 if beside and ran else None),
+                        "z_exact": cell_text(
+                            made_distance(problem, head) if beside and measured else None
+                        ),
                         "log_diagonal_threshold": cell_text(sharp - sharp**2 / 2 if ran else None),
                         # Closed for Gaussian tokens.
                         "log_diagonal_threshold_error": cell_text(
@@ -323,6 +396,8 @@ def _write_problem(
                 )
                 if not ran:
                     continue
+                if measured:
+                    made["laws"] += _laws(kind, problem, head, queries, estimator, statistic, told)
                 for index, size in enumerate(SIZES):
                     fitted = prefactor * size**-beta
                     error = fitted * (1 + 0.05 * math.sin(seed + index))
@@ -347,6 +422,11 @@ def _write_problem(
                             "local_slope": cell_text(beta + 0.05 * math.cos(seed + index))
                             if index
                             else "",
+                            "local_slope_low": cell_text(beta - 0.2) if index and measured else "",
+                            # Near noise an interval has no end in sight.
+                            "local_slope_high": cell_text(beta + (50 if index == 3 else 0.2))
+                            if index and measured
+                            else "",
                             # A centred law's mean is 0: no deviation lies along it.
                             "bias": "" if statistic == "mean" else cell_text(-error / 2),
                             "bias_low": ""
@@ -355,9 +435,48 @@ def _write_problem(
                             "bias_high": ""
                             if exact or statistic == "mean"
                             else cell_text(-error * 0.3),
+                            "fluctuation": cell_text(error * 0.8) if measured else "",
+                            "bias_exact": cell_text(-fitted * 0.55) if beside else "",
+                            "z_exact": cell_text(0.5) if beside and measured else "",
                             "used": "False" if index < 2 else "True",
                         }
                     )
+
+
+def _laws(
+    kind: Kind, problem: str, head: int, queries: str, estimator: str, statistic: str, told: str
+) -> list[dict[str, str]]:
+    """Return the laws of one curve: those that stand are best."""
+    standing = [told] if told in BEHIND else list(CANNOT_TELL)
+    found = []
+    for law, distance in BEHIND.items():
+        stands = law in standing
+        behind = float(standing.index(law)) if stands else distance
+        found.append(
+            {
+                "study": "made_up",
+                "problem": problem,
+                "group": kind.group,
+                "head": str(head),
+                "queries": queries,
+                "horizon": "1",
+                "estimator": estimator,
+                "statistic": statistic,
+                "law_of_decay": law,
+                "stands": str(stands),
+                "behind": cell_text(behind),
+                "criterion": cell_text(8 + behind),
+                "misfit": cell_text(4 + behind),
+                "parameters": "4" if law == "crossover" else "2",
+                "residual": "0.01",
+                "prefactor": "1.5",
+                "beta": "" if law == "logarithm" else "0.4",
+                "gamma": "2.5" if law == "logarithm" else "",
+                "meeting": "750" if law == "crossover" else "",
+                "beta_after": "0.25" if law == "crossover" else "",
+            }
+        )
+    return sorted(found, key=lambda row: float(row["behind"]))
 
 
 class Page(HTMLParser):
@@ -373,6 +492,7 @@ class Page(HTMLParser):
         self.words = ""
         self.open: list[str] = []
         self.shown: tuple[str, str, str] | None = None
+        self.line = ""
         self.data = ""
         self.feed(text)
 
@@ -388,8 +508,12 @@ class Page(HTMLParser):
             if name in found:
                 self.links.append((tag, name, found[name]))
         self.shown = None
+        if tag == "tr":
+            self.line = found.get("data-key", "")
         if "data-value" in found:
-            self.shown = (found["data-key"], found["data-column"], found["data-value"])
+            # In the full table the line says what its numbers are about.
+            key = found.get("data-key", self.line)
+            self.shown = (key, found["data-column"], found["data-value"])
 
     def handle_data(self, data: str) -> None:
         """Keep the text, apart from scripts and styles."""

@@ -17,8 +17,8 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     Parameters
     ----------
     folder : Path
-        Results of one study: reads ``summary.csv``, ``curves.csv``, ``cells.csv``,
-        ``provenance.json`` and ``run_config.yaml``.
+        Results of one study: reads ``summary.csv``, ``curves.csv``, ``laws.csv``,
+        ``cells.csv``, ``provenance.json`` and ``run_config.yaml``.
     report : Path
         The HTML file to write; it appears whole or not at all.
     figures : Path
@@ -28,7 +28,7 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     Raises
     ------
     FileNotFoundError
-        If one of the five files is missing.
+        If one of the six files is missing.
     ValueError
         If a table lacks a column, or the provenance is not a JSON object; names the file.
 

@@ -149,6 +149,7 @@ def _point_layers(
         ("process_constant", "limiting process"),
         ("central_limit_constant", "largest spread"),
         ("beta", "β, fitted freely"),
+        ("flags", "flags"),
         ("note", "note"),
     )
     layers.append(ring.encode(x=x, y=y, color=colour, tooltip=tooltip))
@@ -190,6 +191,7 @@ def _points(points: Sequence[Row], members: Sequence[Row]) -> list[dict[str, Any
                 **{c: number(row[c]) for c in ("process_constant", "central_limit_constant")},
                 "beta": number(row["beta"]),
                 "few_keys": has_few_keys(row),
+                "flags": row["flags"],
                 "note": row["note"],
             }
         )

@@ -12,8 +12,15 @@ from tsc_engine.charts.table_rows import Row, distinct, ends_in_hardmax, is_map,
 from tsc_engine.charts.wording import queries_words
 from tsc_engine.tables import SUMMARY_COLUMNS
 
-#: The signed deviation along the limit, relative, and its interval.
-BIAS = ("bias", "bias_low", "bias_high")
+#: The signed deviation along the limit with its interval, what it is expected to be, and the
+#: spread between replicates; all relative.
+BIAS = ("bias", "bias_low", "bias_high", "bias_exact", "fluctuation")
+#: The local slope with its interval.
+SLOPE = ("local_slope", "local_slope_low", "local_slope_high")
+#: A panel with up to this many lines shows the intervals of all; others show that of one line.
+FEW_LINES = 4
+#: What names a rate of the summary.
+_RATE = ("problem", "head", "estimator", "statistic")
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,10 @@ class Curves:
         What a reader chooses from: a group and its queries, or one layer of a real model.
     rows : list of dict
         One row per point: ``set, set_order, panel, order, series, group, queries, layer, horizon,
-        estimator, statistic, size, error, low, high, drawn_low, fitted, local_slope, bias,
-        bias_low, bias_high, used, epsilon, place``. ``error`` is relative where the table has
+        estimator, statistic, size, error, low, high, drawn_low, fitted, used, epsilon, place,
+        flags``, and those of `SLOPE` and `BIAS`. ``error`` is relative where the table has
         relative errors; the bias always is. ``place`` is that of the problem or head in its set,
-        from 0 to 1.
+        from 0 to 1; ``flags`` are those of the rate.
     relative : bool
         Whether ``error`` is the relative one.
     by_horizon : bool
@@ -46,6 +53,11 @@ class Curves:
         """Whether any row has a signed deviation."""
         return any(row["bias"] is not None for row in self.rows)
 
+    @property
+    def fluctuating(self) -> bool:
+        """Whether any row has a spread between replicates."""
+        return any(row["fluctuation"] is not None for row in self.rows)
+
 
 def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
     """Join the curves with what the summary says about their problems, and name their panels.
@@ -55,7 +67,9 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
     """
     about: dict[tuple[str, str], Row] = {}
     heads: dict[str, set[str]] = {}
+    flags: dict[tuple[str, ...], str] = {}
     for row in summary:
+        flags[tuple(row[column] for column in _RATE)] = row["flags"]
         about.setdefault((row["problem"], row["head"]), row)
         heads.setdefault(row["problem"], set()).add(row["head"])
     relative = any((number(row["relative_error"]) or 0.0) > 0 for row in curves)
@@ -158,9 +172,9 @@ def arrange_curves(summary: Sequence[Row], curves: Sequence[Row]) -> Curves:
                 "high": number(row[high]),
                 "drawn_low": None if lower is None or not value else max(lower, value / 10),
                 "fitted": fitted if fitted is not None and fitted > 0 else None,
-                "local_slope": number(row["local_slope"]),
-                **{name: number(row[name]) for name in BIAS},
+                **{name: number(row[name]) for name in (*SLOPE, *BIAS)},
                 "used": is_true(row["used"]),
+                "flags": flags.get(tuple(row[column] for column in _RATE), ""),
                 "epsilon": number(info["epsilon"]) if relative else None,
             }
         )

@@ -9,21 +9,39 @@ from tsc_engine.charts.cases import Cases
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.style import GREY, estimator_scale, tooltips
 from tsc_engine.charts.table_rows import Row, distinct, ends_in_hardmax, number
-from tsc_engine.charts.wording import in_order, queries_short, statistic_words, temperature_words
+from tsc_engine.charts.wording import (
+    LAW_WORDS,
+    in_order,
+    queries_short,
+    statistic_words,
+    temperature_words,
+    verdict_words,
+)
+from tsc_engine.fitting.comparison import CANNOT_TELL, NONE
+from tsc_engine.fitting.decay_laws import (
+    CROSSOVER,
+    LOGARITHM,
+    POWER,
+    POWER_FLOOR,
+    POWER_LOGARITHM,
+)
 
 _VERDICT_SHAPES = {
-    "power": "circle",
-    "logarithm": "square",
-    "cannot tell": "triangle-up",
-    "neither": "cross",
+    POWER: "circle",
+    LOGARITHM: "square",
+    POWER_FLOOR: "diamond",
+    POWER_LOGARITHM: "triangle-right",
+    CROSSOVER: "triangle-left",
+    CANNOT_TELL: "triangle-up",
+    NONE: "cross",
 }
 
 
 def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure | None:
     """Draw fitted exponents of n towards the hardmax limit, one line of the chart per problem.
 
-    The shape of a point says which decay the data prefer, a power of n or of log n; the tick is
-    the exponent that is predicted for the law.
+    The shape of a point says which law of decay the sizes speak for; the tick is the exponent that
+    is predicted for the law of the tokens.
 
     Parameters
     ----------
@@ -50,7 +68,8 @@ def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure 
         scale=estimator_scale(colours, (row["estimator"] for row in rows)),
         legend=alt.Legend(title="estimator", symbolType="circle"),
     )
-    verdicts = [name for name in _VERDICT_SHAPES if any(row["decay"] == name for row in rows)]
+    shapes = {_legend(name): shape for name, shape in _VERDICT_SHAPES.items()}
+    verdicts = [words for words in shapes if any(row["verdict"] == words for row in rows)]
     y = alt.Y("case:N", title=None, scale=alt.Scale(domain=order), axis=alt.Axis(labelLimit=230))
     x = alt.X(
         "beta:Q", title="exponent β of n", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)
@@ -72,9 +91,9 @@ def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure 
             )
         )
     shape = alt.Shape(
-        "decay:N",
-        scale=alt.Scale(domain=verdicts, range=[_VERDICT_SHAPES[name] for name in verdicts]),
-        legend=alt.Legend(title="the data prefer a"),
+        "verdict:N",
+        scale=alt.Scale(domain=verdicts, range=[shapes[words] for words in verdicts]),
+        legend=alt.Legend(title="the sizes speak for"),
     )
     layers.append(
         base.mark_point(filled=True, size=60, opacity=1).encode(
@@ -94,7 +113,8 @@ def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure 
                 ("gamma_low", "γ low"),
                 ("gamma_high", "γ high"),
                 ("gamma_predicted", "predicted γ"),
-                ("decay", "the data prefer"),
+                ("told", "the sizes speak for"),
+                ("flags", "flags"),
                 ("note", "note"),
             ),
         )
@@ -107,6 +127,10 @@ def decays_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure 
     )
     title = "Decay towards argmax attention"
     return freeze(chart, "decays", title, rows, narrowest=120, columns=1, left=240, own_axes=True)
+
+
+def _legend(verdict: str) -> str:
+    return LAW_WORDS.get(verdict, "none of the laws" if verdict == NONE else verdict)
 
 
 def _rows(members: Sequence[Row]) -> list[dict[str, Any]]:
@@ -130,6 +154,10 @@ def _rows(members: Sequence[Row]) -> list[dict[str, Any]]:
                 **{c: number(row[c]) for c in ("gamma", "gamma_low", "gamma_high")},
                 "gamma_predicted": number(row["gamma_predicted"]),
                 "decay": row["decay"] or None,
+                # Without a verdict there is no shape of its own; an exact curve has none.
+                "verdict": _legend(row["decay"]) or None,
+                "told": verdict_words(row["decay"], row["decay_candidates"]),
+                "flags": row["flags"],
                 "note": row["note"],
             }
         )

@@ -74,10 +74,8 @@ def errors_template(
             ("high", "high"),
             ("fitted", "fitted"),
             ("local_slope", "local slope"),
-            ("bias", "signed deviation along the limit"),
-            ("bias_low", "its low"),
-            ("bias_high", "its high"),
             ("used", "used in the fit"),
+            ("flags", "flags of the rate"),
         ),
     )
     epsilon = (
@@ -99,63 +97,6 @@ def errors_template(
     )
     figure = freeze(chart, "errors", "", [], narrowest=200, columns=4, left=70)
     return figure.template
-
-
-def signed_template(colours: Mapping[str, str], estimators: Iterable[str]) -> dict[str, Any]:
-    """Return the specification of signed deviations along the limit, one panel per problem."""
-    import altair as alt
-
-    names = sorted(set(estimators))
-    colour = alt.Color(
-        "estimator:N",
-        scale=estimator_scale(colours, names),
-        legend=alt.Legend(title="estimator", symbolOpacity=1),
-    )
-    shape = alt.Shape("estimator:N", scale=shape_scale(colours, names))
-    x = alt.X(
-        "size:Q",
-        title="tokens n",
-        scale=alt.Scale(type="log", nice=False, padding=8),
-        axis=log_axis("x", 4, sizes=True),
-    )
-    y = alt.Y("bias:Q", title="relative deviation", axis=alt.Axis(tickCount=4, format="~g"))
-    base = alt.Chart()
-    zero = base.mark_rule(color=GREY).encode(y=alt.datum(0))
-    band = (
-        base.mark_area(opacity=0.22)
-        .encode(x=x, y="bias_low:Q", y2="bias_high:Q", color=colour, detail="series:N")
-        .properties(name=f"{NEEDS}bias_low")
-    )
-    curve = base.mark_line(strokeWidth=1, opacity=0.6)
-    dots = base.mark_point(size=34, strokeWidth=1.5)
-    chart = (
-        alt.layer(
-            zero,
-            band,
-            curve.encode(x=x, y=y, color=colour, detail="series:N"),
-            dots.encode(
-                x=x,
-                y=y,
-                color=colour,
-                shape=shape,
-                tooltip=tooltips(
-                    ("panel", "problem"),
-                    ("estimator", "estimator"),
-                    ("size", "n"),
-                    ("bias", "signed deviation"),
-                    ("bias_low", "low"),
-                    ("bias_high", "high"),
-                ),
-            ),
-        )
-        .properties(width=230, height=140)
-        .facet(
-            alt.Facet("panel:N", title=None, sort=alt.EncodingSortField("order", op="min")),
-            columns=4,
-            data=named_rows(),
-        )
-    )
-    return freeze(chart, "signed", "", [], narrowest=200, columns=4, left=70).template
 
 
 def errors_figures(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from tsc_engine.charts.cases import Cases
 from tsc_engine.charts.figure import Figure, freeze, named_rows
+from tsc_engine.charts.sample_complexity import count_words, interval_words
 from tsc_engine.charts.style import GREY, tooltips
-from tsc_engine.charts.table_rows import Row, distinct, is_real, number
-from tsc_engine.charts.wording import in_order, queries_words, statistic_words
+from tsc_engine.charts.table_rows import Row, count_basis, distinct, flags_of, is_real, number
+from tsc_engine.charts.wording import in_order, queries_words, statistic_words, verdict_words
+from tsc_engine.fitting.sample_complexity import BELOW, BEYOND, EXTRAPOLATED, INTERPOLATED, NEVER
+
+_COUNT_MARKS = {INTERPOLATED: "", EXTRAPOLATED: "≈", BELOW: "<", BEYOND: ">", NEVER: "∞"}
 
 
 def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]:
     """Draw rate and n(eps) of real heads as heat maps layer x head, for one estimator.
 
-    The second-moment bias is left out where there are error norms.
+    A rate with a flag is marked †, an extrapolated count ≈; a count outside the sizes says on which
+    side it lies. The second-moment bias is left out where there are error norms.
 
     Returns
     -------
@@ -58,6 +64,12 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
             "horizon_frobenius": number(row["horizon_frobenius"]),
             **{c: number(row[c]) for c in ("beta", "beta_low", "beta_high")},
             **{c: number(row[c]) for c in ("epsilon", "n_eps", "n_eps_low", "n_eps_high")},
+            "said": count_words(row),
+            "interval": interval_words(row),
+            "mark_beta": _rate_mark(row),
+            "mark_n_eps": _count_mark(row),
+            "told": verdict_words(row["decay"], row["decay_candidates"]),
+            "flags": row["flags"],
             "outcome": row["outcome"],
             "note": row["note"],
         }
@@ -74,9 +86,10 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
         ("beta_low", "β low"),
         ("beta_high", "β high"),
         ("epsilon", "ε"),
-        ("n_eps", "n(ε)"),
-        ("n_eps_low", "n(ε) low"),
-        ("n_eps_high", "n(ε) high"),
+        ("said", "n(ε)"),
+        ("interval", "n(ε), interval"),
+        ("told", "the sizes speak for"),
+        ("flags", "flags"),
         ("outcome", "outcome"),
         ("note", "note"),
     )
@@ -94,7 +107,7 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
                 color=alt.Color(
                     f"{column}:Q",
                     scale=scale,
-                    legend=alt.Legend(title=words, gradientLength=180, format="~s")
+                    legend=alt.Legend(title=words, gradientLength=180, format=".2~s")
                     if column == "n_eps"
                     else alt.Legend(title=words, gradientLength=180),
                 ),
@@ -105,7 +118,10 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
         layers = [
             known,
             unknown.mark_rect(color=GREY, opacity=0.18).encode(x=x, y=y, tooltip=tooltip),
-            unknown.mark_text(text="–", color=GREY).encode(x=x, y=y),
+            unknown.mark_text(color=GREY).encode(x=x, y=y, text=f"mark_{column}:N"),
+            base.transform_filter(f"isValid(datum.{column})")
+            .mark_text(fontSize=11)
+            .encode(x=x, y=y, text=f"mark_{column}:N", color=_legible(column, rows)),
         ]
         chart = (
             alt.layer(*layers)
@@ -132,3 +148,25 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
         scale = alt.Scale(type=kind, scheme="viridis", reverse=True)
         figures.append(heat_map("n_eps", "tokens n(ε)", scale))
     return figures
+
+
+def _rate_mark(row: Row) -> str:
+    if number(row["beta"]) is None:
+        return "–"
+    return "†" if flags_of(row) else ""
+
+
+def _count_mark(row: Row) -> str:
+    return _COUNT_MARKS.get(count_basis(row), "–")
+
+
+def _legible(column: str, rows: Sequence[dict[str, Any]]) -> Any:
+    """Return the colour of text on a square: dark on the light half of the colours."""
+    import altair as alt
+
+    values = [row[column] for row in rows if row[column]]
+    if column == "beta":
+        middle = (min(values) + max(values)) / 2
+        return alt.condition(f"datum.beta > {middle}", alt.value("black"), alt.value("white"))
+    middle = math.sqrt(min(values) * max(values))
+    return alt.condition(f"datum.{column} < {middle}", alt.value("black"), alt.value("white"))

@@ -12,6 +12,7 @@ from tsc_engine.charts.style import GREY, SHAPES, estimator_scale, tooltips
 from tsc_engine.charts.table_rows import (
     Row,
     distinct,
+    flags_of,
     is_exact,
     number,
     over_horizons,
@@ -25,6 +26,7 @@ from tsc_engine.charts.theory_lines import (
     finite_n_lines,
     theory_lines,
 )
+from tsc_engine.charts.wording import verdict_words
 
 
 def rates_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure | None:
@@ -116,6 +118,9 @@ def _points(sampled: Sequence[Row], horizons: Sequence[float], wide: bool) -> li
                 **{c: number(row[c]) for c in ("beta", "beta_low", "beta_high")},
                 **{c: number(row[c]) for c in ("beta_bound", "beta_predicted")},
                 **{c: number(row[c]) for c in ("n_min", "n_max", "replicates")},
+                "told": verdict_words(row["decay"], row["decay_candidates"]),
+                "flagged": bool(flags_of(row)),
+                "flags": row["flags"],
                 "note": row["note"],
             }
         )
@@ -177,7 +182,7 @@ def _line_layers(rows: Sequence[Mapping[str, Any]], scale: Any, y: Any, colour: 
 
 
 def _point_layers(sampled: Sequence[Row], y: Any, colour: Any) -> list[Any]:
-    """Return the measured rates with their intervals."""
+    """Return the measured rates with their intervals; those with a flag are hollow."""
     import altair as alt
 
     groups = distinct(row["group"] for row in sampled)
@@ -187,29 +192,31 @@ def _point_layers(sampled: Sequence[Row], y: Any, colour: Any) -> list[Any]:
         scale=alt.Scale(domain=groups, range=[SHAPES[i % len(SHAPES)] for i in range(len(groups))]),
         legend=alt.Legend(title="group") if len(groups) > 1 else None,
     )
+    tooltip = tooltips(
+        ("group", "group"),
+        ("problem", "problem"),
+        ("estimator", "estimator"),
+        ("horizon", "H"),
+        ("beta", "β"),
+        ("beta_low", "β low"),
+        ("beta_high", "β high"),
+        ("beta_bound", BOUND),
+        ("beta_predicted", PREDICTION),
+        ("told", "the sizes speak for"),
+        ("n_min", "smallest n"),
+        ("n_max", "largest n"),
+        ("replicates", "replicates"),
+        ("flags", "flags"),
+        ("note", "note"),
+    )
+    place = {"x": "drawn_at:Q", "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
     return [
         point.mark_rule(strokeWidth=1.5).encode(
             x="drawn_at:Q", y="beta_low:Q", y2="beta_high:Q", color=colour
         ),
-        point.mark_point(filled=True, size=48, opacity=1).encode(
-            x="drawn_at:Q",
-            y=y,
-            color=colour,
-            shape=shape,
-            tooltip=tooltips(
-                ("group", "group"),
-                ("problem", "problem"),
-                ("estimator", "estimator"),
-                ("horizon", "H"),
-                ("beta", "β"),
-                ("beta_low", "β low"),
-                ("beta_high", "β high"),
-                ("beta_bound", BOUND),
-                ("beta_predicted", PREDICTION),
-                ("n_min", "smallest n"),
-                ("n_max", "largest n"),
-                ("replicates", "replicates"),
-                ("note", "note"),
-            ),
+        # A ring for every rate and a filling unless it is flagged.
+        point.mark_point(size=48, opacity=1, strokeWidth=1.5).encode(**place),
+        point.mark_point(filled=True, opacity=1).encode(
+            **place, size=alt.condition("datum.flagged", alt.value(0), alt.value(48))
         ),
     ]

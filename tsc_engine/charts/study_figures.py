@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tsc_engine.charts.attention_map import map_figure
+from tsc_engine.charts.bias_curves import exact_agreement_figure
 from tsc_engine.charts.curves import Curves, arrange_curves
 from tsc_engine.charts.decays import decays_figure
 from tsc_engine.charts.error_curves import errors_figures
@@ -32,7 +33,7 @@ class StudyFigures:
         The estimator that speaks for synthetic laws and for real heads.
     curves : Curves
         What errors and slopes are drawn from.
-    rates, swept, attention_map, decays, counts, timings : Figure or None
+    rates, swept, attention_map, decays, counts, agreement, timings : Figure or None
     heads : list of Figure
         Maps layer by head over the same rows.
     errors, slopes : list of Figure
@@ -49,6 +50,7 @@ class StudyFigures:
     decays: Figure | None
     counts: Figure | None
     heads: list[Figure]
+    agreement: Figure | None
     timings: Figure | None
     errors: list[Figure]
     slopes: list[Figure]
@@ -57,7 +59,7 @@ class StudyFigures:
     def whole(self) -> list[Figure]:
         """The figures that the page shows as they are, in its order."""
         answers = (self.rates, self.swept, self.attention_map, self.decays)
-        found = (*answers, self.counts, *self.heads, self.timings)
+        found = (*answers, self.counts, *self.heads, self.agreement, self.timings)
         return [figure for figure in found if figure is not None]
 
     @property
@@ -100,6 +102,7 @@ def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Ro
         decays=decays_figure(summary, colours),
         counts=token_counts_figure(summary, colours),
         heads=heads_figures(summary, primary_real),
+        agreement=exact_agreement_figure(summary, colours),
         timings=timings_figure(
             [row for row in distinct_jobs(cells) if row["outcome"] == "ok"], colours
         ),

@@ -132,6 +132,7 @@ def _rows(chosen: Sequence[Row], values: Sequence[float], wide: bool) -> list[di
                 "horizon": number(row["horizon"]),
                 **{c: number(row[c]) for c in ("beta", "beta_low", "beta_high")},
                 **{c: number(row[c]) for c in ("prefactor", "prefactor_low", "prefactor_high")},
+                "flags": row["flags"],
                 "note": row["note"],
             }
         )
@@ -203,6 +204,7 @@ def _layers(rows: Sequence[dict[str, Any]], x: Any, y: Any, colour: Any, shape: 
                 ("prefactor", "c"),
                 ("prefactor_low", "c low"),
                 ("prefactor_high", "c high"),
+                ("flags", "flags"),
                 ("note", "note"),
             ),
         )

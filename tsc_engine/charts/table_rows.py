@@ -6,6 +6,8 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from tsc_engine.fitting.sample_complexity import INTERPOLATED
+
 T = TypeVar("T", bound=Hashable)
 
 Row = Mapping[str, str]
@@ -79,20 +81,43 @@ def swept_groups(rows: Iterable[Row]) -> list[str]:
     return [group for group, found in values.items() if len(found) > 1]
 
 
-def outside(row: Row) -> str | None:
-    """Say on which side of the sizes n(eps) lies, by the row's note: above, below or unknown.
+def flags_of(row: Row) -> list[str]:
+    """Return the names of the flags that a row of the summary carries."""
+    return [name.strip() for name in row["flags"].split(";") if name.strip()]
 
-    A bias that drowns in noise before it reaches eps, or that rises above the noise only where it
-    is below eps already, is on neither side.
+
+def notes_of(row: Row) -> tuple[list[str], list[str]]:
+    """Return the clauses of a row's note: those about its rate, then those about its n(eps)."""
+    clauses = [part.strip() for part in row["note"].split(";") if part.strip()]
+    starts = (
+        index
+        for index, part in enumerate(clauses)
+        if "epsilon" in part or part.startswith("the limit is 0")
+    )
+    first = next(starts, len(clauses))
+    return clauses[:first], clauses[first:]
+
+
+def count_basis(row: Row) -> str:
+    """Return what a row's n(eps) rests on; empty where there is none.
+
+    Returns
+    -------
+    str
+        ``interpolated``, ``extrapolated``, ``below the sizes``, ``beyond the sizes``, ``never``
+        (`tsc_engine.fitting.sample_complexity`), or empty.
     """
-    for part in row["note"].split(";") if row["outcome"] == "ok" else ():
-        if "noise" in part:
-            continue
-        if "reached before the smallest" in part or "below epsilon at all sizes" in part:
-            return "below"
-        if "not reached" in part:
-            return "above"
-    return None
+    return row["n_eps_basis"].partition(":")[0].strip() if row["outcome"] == "ok" else ""
+
+
+def continued_law(row: Row) -> str:
+    """Return the law of decay by which a row's n(eps) is extrapolated; empty where it is not."""
+    return row["n_eps_basis"].partition(":")[2].strip()
+
+
+def measured_count(row: Row) -> float | None:
+    """Return an n(eps) that lies inside the sizes of the study, None for any other."""
+    return number(row["n_eps"]) if count_basis(row) == INTERPOLATED else None
 
 
 def primary_estimator(rows: Iterable[Row]) -> str | None:

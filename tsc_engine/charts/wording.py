@@ -5,6 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tsc_engine.fitting.comparison import NONE
+from tsc_engine.fitting.decay_laws import (
+    CROSSOVER,
+    LOGARITHM,
+    POWER,
+    POWER_FLOOR,
+    POWER_LOGARITHM,
+)
+
 STATISTIC_WORDS: dict[str, str] = {
     "covariance": "covariance",
     "covariance_operator": "covariance (operator norm)",
@@ -14,6 +23,14 @@ STATISTIC_WORDS: dict[str, str] = {
     "map": "attention map",
 }
 STATISTICS: tuple[str, ...] = tuple(STATISTIC_WORDS)
+#: What a law of decay is called in a sentence.
+LAW_WORDS: dict[str, str] = {
+    POWER: "a power of n",
+    LOGARITHM: "a power of log n",
+    POWER_FLOOR: "a power with a floor",
+    POWER_LOGARITHM: "a power times a logarithm",
+    CROSSOVER: "a crossover of two powers",
+}
 QUERIES_WORDS: dict[str, str] = {
     "self_without_diagonal": "the tokens themselves without their own key",
     "probes": "fixed probes",
@@ -74,6 +91,27 @@ def basis_words(basis: str) -> str:
     """Return what a predicted exponent rests on, in words; all speak about large n."""
     known = {"conjecture": "a conjecture about n → ∞"}
     return known.get(basis, f"{basis}, n → ∞" if basis else "n → ∞")
+
+
+def law_words(law: str) -> str:
+    """Return the name of a law of decay in words; an unknown one keeps its name."""
+    return LAW_WORDS.get(law, law)
+
+
+def verdict_words(verdict: str, candidates: str) -> str:
+    """Return which law of decay the sizes speak for, in words.
+
+    Parameters
+    ----------
+    verdict, candidates : str
+        Columns ``decay`` and ``decay_candidates`` of the summary.
+    """
+    if verdict in LAW_WORDS or not verdict:
+        return law_words(verdict)
+    if verdict == NONE:
+        return "none of them"
+    standing = [law_words(name.strip()) for name in candidates.split(";") if name.strip()]
+    return f"{verdict}: {', or '.join(standing)}" if standing else verdict
 
 
 def parameter_words(parameter: str) -> str:

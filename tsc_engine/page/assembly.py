@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsc_engine.charts.attention_map import is_lower_estimate, map_rows_of
+from tsc_engine.charts.curves import FEW_LINES
 from tsc_engine.charts.figure import NEEDS
+from tsc_engine.charts.local_slopes import BEYOND_LINES
 from tsc_engine.charts.study_figures import StudyFigures
-from tsc_engine.charts.table_rows import distinct, ends_in_hardmax, is_map, is_real, number
+from tsc_engine.charts.table_rows import (
+    distinct,
+    ends_in_hardmax,
+    flags_of,
+    is_map,
+    is_real,
+    number,
+)
 from tsc_engine.charts.theory_lines import FINITE_N
 from tsc_engine.charts.wording import (
     in_order,
@@ -18,12 +27,17 @@ from tsc_engine.charts.wording import (
     queries_short,
     statistic_words,
     temperature_words,
+    verdict_words,
 )
+from tsc_engine.fitting.comparison import TOLERANCE
+from tsc_engine.fitting.intervals import ENOUGH
 from tsc_engine.measured_curves import EFFECTIVE_KEYS
 from tsc_engine.page.cells import costs, unfinished_cells
 from tsc_engine.page.chart_data import MANY_POINTS, chart_data
+from tsc_engine.page.doubtful import doubtful_rates
 from tsc_engine.page.findings import findings
 from tsc_engine.page.full_table import MANY_ROWS, full_table
+from tsc_engine.page.laws_table import FAR_BEHIND, laws_table
 from tsc_engine.page.reference import beside_each_other, reference_rows
 from tsc_engine.page.results import Results
 from tsc_engine.page.side_by_side import SideBySide
@@ -34,6 +48,7 @@ from tsc_engine.page.values import (
     plain_interval,
     value_element,
 )
+from tsc_engine.rates import FLAGS
 from tsc_engine.tables import SUMMARY_COLUMNS
 
 if TYPE_CHECKING:
@@ -57,6 +72,11 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
     spoken = [row for row in real if row["estimator"] == figures.primary_real]
     synthetic = [row for row in summary if not is_real(row)]
     constant = [row for row in synthetic if not is_map(row) and not ends_in_hardmax(row)]
+    doubtful = doubtful_rates(summary)
+    doubtful_rows = doubtful.rows
+    if len(summary) > MANY_ROWS:
+        speakers = (figures.primary, figures.primary_real)
+        doubtful_rows = [row for row in doubtful_rows if row["estimator"] in speakers]
     return _render(
         study=results.study,
         findings=findings(summary, results.cells, figures.primary, figures.primary_real),
@@ -70,6 +90,8 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         curve_groups=distinct(row["group"] for row in curves.rows),
         has_errors=bool(figures.errors),
         has_slopes=bool(figures.slopes),
+        few_lines=FEW_LINES,
+        beyond_lines=BEYOND_LINES,
         many_points=len(curves.rows) > MANY_POINTS,
         colours=figures.colours,
         primary=figures.primary,
@@ -84,6 +106,14 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         same_sizes=all(
             (number(row["n_min"]), number(row["n_max"])) == (1e3, 1e5) for _, row in references
         ),
+        doubtful=doubtful,
+        doubtful_rows=doubtful_rows,
+        laws=laws_table(results.laws, (figures.primary_real, figures.primary)),
+        names={row["series"]: (row["set"], row["panel"]) for row in curves.rows},
+        flag_meanings=FLAGS,
+        far_behind=f"{FAR_BEHIND:g}",
+        tolerance=f"{TOLERANCE:g}",
+        enough=ENOUGH,
         unfinished=unfinished_cells(summary, results.cells),
         costs=costs(results.cells),
         has_exact=figures.rates is not None
@@ -129,11 +159,13 @@ def _render(**content: Any) -> str:
         "value": value_element,
         "first_value": first_value,
         "interval": interval_elements,
-        "rate": lambda row: interval_elements(row, "beta"),
+        "rate": lambda row, marked=True: interval_elements(row, "beta", marked),
         "statistic_words": statistic_words,
         "queries_short": queries_short,
         "parameter_words": parameter_words,
         "temperature_words": temperature_words,
+        "verdict_words": verdict_words,
+        "flags_of": flags_of,
         "plain_interval": plain_interval,
         "own_key": own_key,
         "is_lower_estimate": is_lower_estimate,

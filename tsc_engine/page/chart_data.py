@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tsc_engine.charts.curves import BIAS, Curves
-from tsc_engine.charts.error_curves import errors_template, signed_template
+from tsc_engine.charts.bias_curves import signed_template, spread_template
+from tsc_engine.charts.curves import BIAS, SLOPE, Curves
+from tsc_engine.charts.error_curves import errors_template
 from tsc_engine.charts.local_slopes import slopes_rows, slopes_template
 from tsc_engine.charts.study_figures import StudyFigures
 from tsc_engine.charts.style import configuration
@@ -17,8 +18,8 @@ from tsc_engine.charts.wording import in_order
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-#: Above this many points the charts' copy of the curves is rounded: errors to six significant
-#: digits, intervals, fits and slopes to four.
+#: Above this many points the charts' copy of intervals, fits and slopes is rounded to four
+#: significant digits, below it to six; errors always to six.
 MANY_POINTS = 6_000
 
 
@@ -48,6 +49,8 @@ def chart_data(figures: StudyFigures) -> Markup:
         shown["errors"] = {"spec": errors_template(figures.colours, names, curves.relative)}
         if curves.signed:
             shown["signed"] = {"spec": signed_template(figures.colours, names)}
+        if curves.fluctuating:
+            shown["spread"] = {"spec": spread_template(figures.colours, names)}
     if figures.slopes:
         shown["slopes"] = {"spec": slopes_template(curves.by_horizon)}
     sloped: dict[str, str | None] = {}
@@ -82,8 +85,8 @@ def _curves_by_series(curves: Curves) -> dict[str, Any]:
     """Return the curves as points of a series; what belongs to the series travels once."""
     many = len(curves.rows) > MANY_POINTS
     about = ("set", "set_order", "panel", "series", "group", "order", "place", "horizon", "epsilon")
-    more = BIAS if curves.signed else ()
-    point = ("size", "error", "low", "high", "fitted", "local_slope", *more)
+    present = [name for name in BIAS if any(row[name] is not None for row in curves.rows)]
+    point = ("size", "error", "low", "high", "fitted", *SLOPE, *present)
     series = {row["series"]: {name: row[name] for name in about} for row in reversed(curves.rows)}
     names = list(reversed(series))
     estimators = distinct(row["estimator"] for row in curves.rows)
@@ -96,8 +99,8 @@ def _curves_by_series(curves: Curves) -> dict[str, Any]:
 
     def compact(row: dict[str, Any], name: str) -> Any:
         value = row[name]
-        if many and value is not None:
-            value = float(f"{value:.{6 if name in ('size', 'error') else 4}g}")
+        if value is not None and name != "size":
+            value = float(f"{value:.{4 if many and name != 'error' else 6}g}")
         return _brief(value)
 
     return {
@@ -105,6 +108,7 @@ def _curves_by_series(curves: Curves) -> dict[str, Any]:
         "estimators": estimators,
         "statistics": statistics,
         "columns": point,
+        "flags": _flags_by_rate(curves, where, who, what),
         "rows": [
             [
                 where[row["series"]],
@@ -116,6 +120,18 @@ def _curves_by_series(curves: Curves) -> dict[str, Any]:
             for row in curves.rows
         ],
     }
+
+
+def _flags_by_rate(
+    curves: Curves, where: dict[str, int], who: dict[str, int], what: dict[str, int]
+) -> list[Any]:
+    """Return series, estimator, statistic and flags of every flagged rate."""
+    found = {
+        (where[row["series"]], who[row["estimator"]], what[row["statistic"]]): row["flags"]
+        for row in curves.rows
+        if row["flags"]
+    }
+    return [[*place, flags] for place, flags in found.items()]
 
 
 def script_json(content: Any) -> Markup:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tsc_engine.charts.attention_map import map_rows_of
+from tsc_engine.charts.bias_curves import EXPECTED_WITHIN, compared_biases
 from tsc_engine.charts.table_rows import (
     Row,
+    count_basis,
     distinct,
     distinct_jobs,
     ends_in_hardmax,
     is_exact,
     is_real,
+    measured_count,
     number,
-    outside,
     over_horizons,
     swept_groups,
 )
 from tsc_engine.charts.wording import basis_words, short, statistic_words
+from tsc_engine.fitting.sample_complexity import BELOW, BEYOND, EXTRAPOLATED, INTERPOLATED, NEVER
+from tsc_engine.page.doubtful import flag_sentences
+from tsc_engine.page.laws_table import law_sentences
 from tsc_engine.page.regimes import (
     are,
     decay_sentences,
@@ -29,7 +35,7 @@ from tsc_engine.page.regimes import (
     sides,
     sweep_sentences,
 )
-from tsc_engine.page.values import plain_interval, problem_words, value_element
+from tsc_engine.page.values import key, plain_interval, problem_words, value_element
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -66,6 +72,9 @@ def findings(
     sentences += sweep_sentences(synthetic, swept)
     sentences += map_sentences(map_rows_of(synthetic))
     sentences += decay_sentences([row for row in synthetic if ends_in_hardmax(row)])
+    sentences += law_sentences([row for row in (*synthetic, *real) if not ends_in_hardmax(row)])
+    sentences += flag_sentences(summary)
+    sentences += _exact_sentence(compared_biases(synthetic))
     agreement = _agreement_sentence(summary)
     if agreement is not None:
         sentences.append(agreement)
@@ -96,14 +105,14 @@ def findings(
 def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
     from markupsafe import Markup
 
-    counted = leading_statistic(rows, "n_eps")
+    counted = leading_statistic([row for row in rows if measured_count(row) is not None], "n_eps")
     asked = [row for row in rows if number(row["epsilon"]) is not None and row["outcome"] == "ok"]
     if not counted:
         if not asked:
             return None
-        return Markup("For {}, n(ε) is inside the sizes of the study for none of {} rates.").format(
-            words, len(asked)
-        )
+        return Markup(
+            "For {}, n(ε) is inside the sizes of the study for none of {} errors.{}"
+        ).format(words, len(asked), _other_counts(asked))
     low, high = ends(counted, "n_eps")
     statistic = statistic_words(low["statistic"])
     if low is high:
@@ -130,19 +139,39 @@ def _count_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
             problem_words(high),
         )
     same = [row for row in asked if row["statistic"] == low["statistic"]]
-    places = [outside(row) for row in same if number(row["n_eps"]) is None]
-    below, above = places.count("below"), places.count("above")
-    without = len(places) - below - above
+    return text + _other_counts(same)
+
+
+def _other_counts(rows: Sequence[Row]) -> Markup:
+    """Say how many counts were not measured, and why; empty if all were."""
+    from markupsafe import Markup
+
+    places = Counter(count_basis(row) for row in rows)
     said = []
-    if below or above:
-        verb = "" if are(below) == are(above) else f"{are(above)} "
-        said.append(f"{below} {are(below)} there before the smallest size and {above} {verb}")
-        said[0] += "not yet at the largest"
-    if without:
-        said.append(f"{without} {'has' if without == 1 else 'have'} no count")
-    if said:
-        text += Markup(" Of {} cases, {}.").format(len(same), "; ".join(said))
-    return text
+    continued = [row for row in rows if count_basis(row) == EXTRAPOLATED]
+    if continued:
+        low, high = ends(continued, "n_eps")
+        reach = Markup("≈ {}").format(value_element(low, "n_eps"))
+        if low is not high:
+            reach += Markup(" to {}").format(value_element(high, "n_eps"))
+        said.append(
+            Markup(
+                "{} {} not measured but extrapolated beyond the largest size by a law of decay ({})"
+            ).format(len(continued), are(len(continued)), reach)
+        )
+    for count, plural, singular in (
+        (places[BELOW], "are there before the smallest size", "is there before the smallest size"),
+        (places[BEYOND], "are not there at the largest size", "is not there at the largest size"),
+        (places[NEVER], "never get there", "never gets there"),
+        (places[""], "have no count", "has no count"),
+    ):
+        if count:
+            said.append(Markup("{} {}").format(count, singular if count == 1 else plural))
+    if not said:
+        return Markup("")
+    return Markup(" Of {} cases, {} {} measured; {}.").format(
+        len(rows), places[INTERPOLATED], are(places[INTERPOLATED]), Markup("; ").join(said)
+    )
 
 
 def _rate_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
@@ -188,6 +217,24 @@ def _theory_sentences(rows: Sequence[Row]) -> list[Markup]:
             ).format(slower if slower else "None", len(bounded))
         )
     return sentences
+
+
+def _exact_sentence(rows: Sequence[Row]) -> list[Markup]:
+    """Say how many measured biases lie within two standard errors of their exact values."""
+    from markupsafe import Markup
+
+    if not rows:
+        return []
+    distances = {key(row): abs(number(row["z_exact"]) or 0.0) for row in rows}
+    farthest = max(rows, key=lambda row: distances[key(row)])
+    within = sum(distance < EXPECTED_WITHIN for distance in distances.values())
+    return [
+        Markup(
+            "Measured second-moment biases lie within two standard errors of the exact expectation "
+            "in {} of {} problems at their largest n (about 95% are expected to); the farthest is "
+            "{} standard errors off ({})."
+        ).format(within, len(rows), value_element(farthest, "z_exact"), problem_words(farthest))
+    ]
 
 
 def _agreement_sentence(summary: Sequence[Row]) -> Markup | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tsc_engine.charts.table_rows import Row, distinct, number
-from tsc_engine.page.values import value_element
+from tsc_engine.page.values import key, shown_text
 from tsc_engine.tables import SUMMARY_COLUMNS
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ TEXT_COLUMNS = frozenset(
     {
         *("study", "problem", "group", "parameter", "law", "attention", "inverse_temperature"),
         *("model", "queries", "sampler", "estimator", "exact", "statistic", "decay"),
-        *("predicted_basis", "outcome", "note"),
+        *("fit", "flags", "decay_candidates", "n_eps_basis", "predicted_basis", "outcome", "note"),
     }
 )
 #: What several rows of one head say alike.
@@ -37,6 +37,7 @@ def full_table(summary: Sequence[Row]) -> Markup:
 
     In a large study neighbouring rows of one head share a cell where they say the same (all but
     the results, and the names of estimator and statistic): repeating it would be half the file.
+    What a row is about is written once, on the row (``data-key``), and not on each number.
     """
     from markupsafe import Markup, escape
 
@@ -59,7 +60,22 @@ def full_table(summary: Sequence[Row]) -> Markup:
             if column in TEXT_COLUMNS:
                 cell = f"<td{span}>{escape(first[column])}</td>"
             else:
-                cell = str(value_element(first, column, "td")).replace("<td", f"<td{span}", 1)
+                cell = _number_cell(first, column, span)
             lines[start].append(cell)
             start = end
-    return Markup("\n".join(f"<tr>{''.join(cells)}</tr>" for cells in lines))
+    return Markup(
+        "\n".join(
+            f'<tr data-key="{escape(key(row))}">{"".join(cells)}</tr>'
+            for row, cells in zip(rows, lines, strict=True)
+        )
+    )
+
+
+def _number_cell(row: Row, column: str, span: str) -> str:
+    from markupsafe import escape
+
+    text = row[column]
+    if not text.strip():
+        return f"<td{span}></td>"
+    shown = escape(shown_text(column, text))
+    return f'<td{span} data-column="{column}" data-value="{escape(text)}">{shown}</td>'

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from tsc_engine.charts.attention_map import has_few_keys, is_lower_estimate
 from tsc_engine.charts.table_rows import Row, distinct, is_swept, number
 from tsc_engine.charts.wording import (
+    LAW_WORDS,
     basis_words,
     in_order,
     parameter_words,
     queries_words,
     statistic_words,
 )
+from tsc_engine.fitting.comparison import CANNOT_TELL, NONE
+from tsc_engine.fitting.decay_laws import LOGARITHM, POWER
 from tsc_engine.page.values import plain_interval, problem_words, value_element
 
 if TYPE_CHECKING:
@@ -152,24 +155,27 @@ def map_sentences(rows: Sequence[Row]) -> list[Markup]:
 
 
 def decay_sentences(rows: Sequence[Row]) -> list[Markup]:
-    """Say how many decays towards argmax attention are told to be which."""
+    """Say how many decays towards argmax attention the sizes take to be which law."""
     from markupsafe import Markup
 
     verdicts = [row["decay"] for row in rows if row["decay"].strip()]
     sentences: list[Markup] = []
     if verdicts:
-        power, logarithm = verdicts.count("power"), verdicts.count("logarithm")
-        neither = verdicts.count("neither")
+        told = [
+            f"{words} in {verdicts.count(law)}"
+            for law, words in LAW_WORDS.items()
+            if law in (POWER, LOGARITHM) or law in verdicts
+        ]
+        none = verdicts.count(NONE)
         sentences.append(
             Markup(
-                "Towards argmax attention, the data prefer a power of n in {} of {} decays and a "
-                "power of log n in {}; in {} they cannot tell{}."
+                "Towards argmax attention, of {} decays the sizes speak for {}; in {} they cannot "
+                "tell{}."
             ).format(
-                power,
                 len(verdicts),
-                logarithm,
-                verdicts.count("cannot tell"),
-                f", and {neither} are neither" if neither else "",
+                ", for ".join(told),
+                verdicts.count(CANNOT_TELL),
+                f", and no law describes {none}" if none else "",
             )
         )
     predicted: dict[tuple[str, str], list[tuple[float, float, float]]] = {}

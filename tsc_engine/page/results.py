@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsc_engine.tables import CURVE_COLUMNS, SUMMARY_COLUMNS
+from tsc_engine.tables import CURVE_COLUMNS, LAW_COLUMNS, SUMMARY_COLUMNS
 
 #: What the report needs of the cells; the table has more.
 CELL_COLUMNS: tuple[str, ...] = (
@@ -51,7 +51,7 @@ class Results:
     ----------
     study : str
         The study's name; the folder's where the tables are empty.
-    summary, curves, cells : list of dict
+    summary, curves, laws, cells : list of dict
         Every cell as the exact text of the file.
     provenance : dict
     run_config : str
@@ -61,6 +61,7 @@ class Results:
     study: str
     summary: list[dict[str, str]]
     curves: list[dict[str, str]]
+    laws: list[dict[str, str]]
     cells: list[dict[str, str]]
     provenance: dict[str, Any]
     run_config: str
@@ -83,22 +84,23 @@ def read_results(folder: Path) -> Results:
     Parameters
     ----------
     folder : Path
-        Has ``summary.csv``, ``curves.csv``, ``cells.csv``, ``provenance.json`` and
+        Has ``summary.csv``, ``curves.csv``, ``laws.csv``, ``cells.csv``, ``provenance.json`` and
         ``run_config.yaml``.
 
     Raises
     ------
     FileNotFoundError
-        If one of the five files is missing.
+        If one of the six files is missing.
     ValueError
         If a table lacks a column, or the provenance is not a JSON object; names the file.
     """
     summary = read_table(folder / "summary.csv", SUMMARY_COLUMNS)
     curves = read_table(folder / "curves.csv", CURVE_COLUMNS)
+    laws = read_table(folder / "laws.csv", LAW_COLUMNS)
     cells = read_table(folder / "cells.csv", CELL_COLUMNS)
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     if not isinstance(provenance, dict):
         raise ValueError(f"{folder / 'provenance.json'}: not a JSON object")
     run_config = (folder / "run_config.yaml").read_text(encoding="utf-8")
     study = (summary[0]["study"] if summary else folder.name) or folder.name
-    return Results(study, summary, curves, cells, provenance, run_config)
+    return Results(study, summary, curves, laws, cells, provenance, run_config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tsc_engine.charts.table_rows import Row, distinct, is_map, is_swept, outside
+from tsc_engine.charts.table_rows import Row, count_basis, distinct, is_map, is_swept
 from tsc_engine.charts.wording import in_order
 
 
@@ -81,7 +81,7 @@ def _basis(rows: Sequence[Row], statistic: str) -> str:
 
 
 def _has_count(row: Row) -> bool:
-    return bool(row["n_eps"].strip()) or outside(row) is not None
+    return bool(count_basis(row))
 
 
 def _any(rows: Iterable[Row], column: str) -> bool:

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from tsc_engine.charts.table_rows import Row, ends_in_hardmax, is_map, is_real, number, outside
-from tsc_engine.charts.wording import parameter_words, queries_words, short, temperature_words
+from tsc_engine.charts.table_rows import (
+    Row,
+    continued_law,
+    count_basis,
+    ends_in_hardmax,
+    flags_of,
+    is_map,
+    is_real,
+    notes_of,
+    number,
+)
+from tsc_engine.charts.wording import (
+    law_words,
+    parameter_words,
+    queries_words,
+    short,
+    temperature_words,
+)
+from tsc_engine.fitting.sample_complexity import BELOW, BEYOND, EXTRAPOLATED, INTERPOLATED, NEVER
+from tsc_engine.rates import FLAGS
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -71,48 +90,100 @@ def own_key(cells: dict[str, Row]) -> Markup:
     return pieces
 
 
-def interval_elements(row: Row, column: str) -> Markup:
-    """Return a number with its interval and note, or what is known in its place.
+def flag_mark(row: Row) -> Markup:
+    """Return the mark of a flagged rate, which says its flags and leads to what they mean."""
+    from markupsafe import Markup
+
+    names = flags_of(row)
+    if not names:
+        return Markup("")
+    meanings = "\n".join(f"{name}: {FLAGS[name]}" if name in FLAGS else name for name in names)
+    mark = ' <a class="flag" href="#doubtful" title="{}" aria-label="flags: {}">†</a>'
+    return Markup(mark).format(meanings, ", ".join(names))
+
+
+def interval_elements(row: Row, column: str, marked: bool = True) -> Markup:
+    """Return a number with its interval, flags and note, or what is known in its place.
 
     Parameters
     ----------
     row : Row
         A row of the summary.
     column : str
-        ``beta`` or ``n_eps``; a count outside the sizes is shown by the size that it passed.
+        ``beta`` or ``n_eps``. A count outside the sizes is shown by the size that it passed; one
+        that is extrapolated is an approximation by a named law.
+    marked : bool
+        Whether the mark of flags is wanted.
     """
     from markupsafe import Markup
 
     if row["outcome"] not in ("ok", ""):
         return Markup('<span class="none">{}</span>').format(row["outcome"])
-    notes = [part.strip() for part in row["note"].split(";") if part.strip()]
-    notes = [part for part in notes if ("reached" in part) == (column == "n_eps")]
+    if column == "n_eps":
+        return _count_elements(row)
+    notes, _ = notes_of(row)
     if row[column].strip():
         pieces = plain_interval(row, column)
-    elif column == "n_eps" and (side := outside(row)) is not None:
-        sign, end = (">", "n_max") if side == "above" else ("<", "n_min")
-        return Markup('<span title="{}">{} {}</span>').format(
-            "; ".join(notes), sign, value_element(row, end)
-        )
     else:
         pieces = Markup("" if notes else '<span class="none">–</span>')
+    if marked:
+        pieces += flag_mark(row)
     if notes:
         pieces += Markup(' <span class="note">{}</span>').format("; ".join(notes))
     return pieces
 
 
-def plain_interval(row: Row, column: str) -> Markup:
-    """Return a number with its interval."""
+def _count_elements(row: Row) -> Markup:
+    """Return n(eps) with what it rests on; the reason is the element's title."""
+    from markupsafe import Markup
+
+    _, notes = notes_of(row)
+    basis = count_basis(row)
+    if basis == INTERPOLATED:
+        return plain_interval(row, "n_eps")
+    if basis == EXTRAPOLATED:
+        pieces = Markup("≈ {} by {}{}").format(
+            value_element(row, "n_eps"), law_words(continued_law(row)), interval_of(row, "n_eps")
+        )
+    elif basis == NEVER:
+        pieces = Markup("{} (never reached){}").format(
+            value_element(row, "n_eps"), interval_of(row, "n_eps")
+        )
+    elif basis == BELOW:
+        # The smallest size says it all, unless the interval reaches beyond it.
+        reaches = (number(row["n_eps_high"]) or 0.0) > (number(row["n_min"]) or math.inf)
+        pieces = Markup("&lt; {}{}").format(
+            value_element(row, "n_min"), interval_of(row, "n_eps") if reaches else ""
+        )
+    elif basis == BEYOND:
+        reaches = (number(row["n_eps_low"]) or 0.0) > (number(row["n_max"]) or math.inf)
+        pieces = Markup("&gt; {}{}").format(
+            value_element(row, "n_max"), interval_of(row, "n_eps") if reaches else ""
+        )
+    elif notes:
+        return Markup('<span class="note">{}</span>').format("; ".join(notes))
+    else:
+        return Markup('<span class="none">–</span>')
+    unsure = ' class="unmeasured"' if basis in (EXTRAPOLATED, NEVER) else ""
+    return Markup('<span{} title="{}">{}</span>').format(Markup(unsure), "; ".join(notes), pieces)
+
+
+def interval_of(row: Row, column: str) -> Markup:
+    """Return the interval of a number, empty where it has none; an open end is ∞."""
     from markupsafe import Markup
 
     low, high = f"{column}_low", f"{column}_high"
-    pieces = value_element(row, column)
-    if row[low].strip() or row[high].strip():
-        pieces += Markup(' <span class="interval">[{}, {}]</span>').format(
-            value_element(row, low) if row[low].strip() else "–",
-            value_element(row, high) if row[high].strip() else "–",
-        )
-    return pieces
+    if not row[low].strip() and not row[high].strip():
+        return Markup("")
+    return Markup(' <span class="interval">[{}, {}]</span>').format(
+        value_element(row, low) if row[low].strip() else "–",
+        value_element(row, high) if row[high].strip() else "–",
+    )
+
+
+def plain_interval(row: Row, column: str) -> Markup:
+    """Return a number with its interval."""
+    return value_element(row, column) + interval_of(row, column)
 
 
 def problem_words(row: Row) -> Markup:
