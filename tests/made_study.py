@@ -87,7 +87,7 @@ PREDICTED = {"inf": 0.25, "1 n^0.333": 0.4}
 VERDICTS = {"inf": "power", "1 n^0.333": "crossover", "1 log n": "logarithm"}
 #: What is said of all others.
 CANNOT_TELL = ("power", "logarithm")
-#: Laws that are fitted to every curve, and how far behind the best they are where they do not stand.
+#: Laws that are fitted to every curve, and how far behind they are where they do not stand.
 BEHIND = {"power": 5.0, "logarithm": 6.0, "crossover": 12.0}
 #: Horizons above this one carry the flag of curvature.
 CURVED = 1.2
@@ -175,7 +175,7 @@ def _knows(estimator: str, kind: Kind, queries: str) -> bool:
 def made_distance(problem: str, head: int) -> float:
     """Return the made-up distance of a bias from its exact value, in standard errors."""
     seed = int.from_bytes(hashlib.sha256(f"{problem}{head}".encode()).digest()[:4], "big")
-    return 4.4 * (seed / 2**32 - 0.5)
+    return 6.0 * (seed / 2**32 - 0.5)
 
 
 class Count(NamedTuple):
@@ -203,7 +203,7 @@ def _count(size: float, exact: bool, law: str, head: int) -> Count:
     if size > FARTHEST * SIZES[-1]:
         note = f"epsilon is not reached within 100 times the largest size by: {law}"
         return Count("", low, "inf", "beyond the sizes", note)
-    high = "inf" if head % 5 == 1 else cell_text(size * 1.6)
+    high = "inf" if head % 5 == 1 or size > 3 * SIZES[-1] else cell_text(size * 1.6)
     note = f"n(epsilon) is extrapolated by: {law}"
     return Count(cell_text(size), low, high, f"extrapolated: {law}", note)
 

@@ -114,7 +114,7 @@ def test_columns_of_words_hold_words_and_the_others_numbers(
 def test_shown_text_is_the_value_to_three_digits(written: Written) -> None:
     digits = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
     for _, column, value, text in written.page.values:
-        plain = text.replace(",", "").replace(" × 10", "e").translate(digits)
+        plain = text.replace(",", "").replace("∞", "inf").replace(" × 10", "e").translate(digits)
         tolerance = 0.0 if column in ("n_min", "n_max", "head", "layer") else 5.001e-3
         assert float(plain) == pytest.approx(float(value), rel=tolerance, abs=0), column
 
@@ -256,7 +256,7 @@ def test_heads_of_a_layer_are_one_job_in_the_timings() -> None:
 
 def test_figures_are_written_with_their_data(written: Written) -> None:
     names = {path.stem for path in written.figures.iterdir()}
-    assert {"rates", "n_eps", "heads_beta", "heads_n_eps", "timings"} <= names
+    assert {"rates", "n_eps", "heads_beta", "heads_n_eps", "z_exact", "timings"} <= names
     assert {"errors-line-covariance", "errors-minilm-mean"} <= names
     assert "local_slopes-second_moment_bias" in names
     for name in names:
@@ -337,14 +337,15 @@ def fail(table: str, row: dict[str, str]) -> None:
         row.update(outcome="failed", cause="no", seconds="", peak_mb="")
     if table == "summary":
         row["outcome"] = "failed"
+        known = ("beta", "prefactor", "n_eps", "decay", "slope", "bias", "flag", "fluct")
         for column in row:
-            if column.startswith(("beta", "prefactor", "n_eps")):
+            if column.startswith(known) or column in ("fit", "z_exact"):
                 row[column] = ""
 
 
 def never_reach(table: str, row: dict[str, str]) -> None:
     if table == "summary":
-        row.update(n_eps="", n_eps_low="", n_eps_high="", note="")
+        row.update(n_eps="", n_eps_low="", n_eps_high="", n_eps_basis="", note="")
 
 
 def forget_relative(table: str, row: dict[str, str]) -> None:
@@ -412,6 +413,7 @@ def test_a_study_that_lacks_something_still_has_a_page(
     folder = write_results(tmp_path / "results", kinds, estimators, edit, NORM_AND_BIAS)
     if edit is fail:
         (folder / "curves.csv").write_text(",".join(tables.CURVE_COLUMNS) + "\n")
+        (folder / "laws.csv").write_text(",".join(tables.LAW_COLUMNS) + "\n")
     written = build(folder)
     ids = set(written.page.ids)
     assert has <= ids
@@ -422,7 +424,7 @@ def test_a_study_that_lacks_something_still_has_a_page(
     drawn = {path.stem for path in written.figures.glob("*.svg")}
     for name in json.loads(written.page.data)["figures"]:
         assert f"chart-{name}" in ids
-        assert name in drawn | {"errors", "signed", "slopes"}
+        assert name in drawn | {"errors", "signed", "spread", "slopes"}
     expected = exact_texts(written.summary())
     for key, column, value, _ in written.page.values:
         assert expected[key, column] == value
@@ -430,7 +432,7 @@ def test_a_study_that_lacks_something_still_has_a_page(
 
 def test_empty_files_give_a_page(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", (), ())
-    for name in ("summary", "curves", "cells"):
+    for name in ("summary", "curves", "laws", "cells"):
         (folder / f"{name}.csv").write_text("")
     assert "No rate could be fitted" in build(folder).page.words
 
@@ -563,7 +565,7 @@ def test_decays_stand_with_prediction_and_verdict(regimes: Written) -> None:
     assert len(drawn) == 2 * len(rows) == 2 * 3 * 3
     assert {(r["case"].partition(" · ")[2], r["decay"]) for r in drawn} == {
         ("s = ∞", "power"),
-        ("s = n^0.333", "power"),
+        ("s = n^0.333", "crossover"),
         ("s = log n", "logarithm"),
     }
     assert {r["case"] for r in drawn if r["beta_predicted"] is not None} == {
@@ -571,8 +573,11 @@ def test_decays_stand_with_prediction_and_verdict(regimes: Written) -> None:
         "cooled · s = n^0.333",
     }
     words = " ".join(regimes.page.words.split())
-    power = 3 * list(VERDICTS.values()).count("power")
-    assert f"prefer a power of n in {power} of 9 decays and a power of log n in 3" in words
+    assert set(VERDICTS.values()) == {"power", "crossover", "logarithm"}
+    assert (
+        "of 9 decays the sizes speak for a power of n in 3, for a power of log n in 3, for a "
+        "crossover of two powers in 3; in 0 they cannot tell."
+    ) in words
     table = regimes.html.split('id="decay-table"')[1].split("</table>")[0]
     shown = {(key, column) for key, column, _, _ in Page(f"<table{table}</table>").values}
     for row in rows:
@@ -647,23 +652,28 @@ def test_signed_deviations_are_those_of_the_table(regimes: Written) -> None:
     data = json.loads(regimes.page.data)["curves"]
     with (regimes.folder / "curves.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    for name in ("bias", "bias_low", "bias_high"):
+    names = ("bias", "bias_low", "bias_high", "bias_exact", "fluctuation")
+    for name in (*names, "local_slope", "local_slope_low", "local_slope_high"):
         place = 4 + data["columns"].index(name)
-        shown = [cell_text(row[place]) for row in data["rows"]]
-        assert shown == [row[name] for row in rows]
+        for shown, row in zip(data["rows"], rows, strict=True):
+            if row[name]:
+                assert shown[place] == pytest.approx(float(row[name]), rel=1e-5), name
+            else:
+                assert shown[place] is None, name
     assert any(row["bias"].startswith("-") for row in rows)
-    assert "chart-signed" in regimes.page.ids
+    assert {"chart-signed", "chart-spread"} <= set(regimes.page.ids)
 
 
 def test_page_without_signed_deviations_has_no_chart_of_them(tmp_path: Path) -> None:
     def forget(table: str, row: dict[str, str]) -> None:
         if table == "curves":
-            row.update(bias="", bias_low="", bias_high="")
+            row.update(bias="", bias_low="", bias_high="", bias_exact="", fluctuation="")
 
     folder = write_results(tmp_path / "results", (FEW,), BOTH, forget, NORM_AND_BIAS)
     written = build_page(folder)
-    assert "chart-signed" not in written.page.ids
-    assert "bias" not in json.loads(written.page.data)["curves"]["columns"]
+    assert not {"chart-signed", "chart-spread"} & set(written.page.ids)
+    columns = json.loads(written.page.data)["curves"]["columns"]
+    assert not {"bias", "fluctuation"} & set(columns)
 
 
 def test_polynomials_of_a_study_keep_their_names(tmp_path: Path) -> None:
@@ -689,10 +699,16 @@ def test_one_case_is_spoken_of_in_the_singular(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", (kind,), BOTH, statistics=("mean",))
     written = build_page(folder)
     counts = [r for r in written.summary() if r["estimator"] == "numpy_cpu"]
-    sides = ["smallest" in r["note"] for r in counts], ["largest" in r["note"] for r in counts]
-    assert [sum(side) for side in sides] == [1, 1]
+    assert [r["n_eps_basis"] for r in counts] == [
+        "below the sizes",
+        "interpolated",
+        "beyond the sizes",
+    ]
     words = " ".join(written.page.words.split())
-    assert "Of 3 cases, 1 is there before the smallest size and 1 not yet at the largest." in words
+    assert (
+        "Of 3 cases, 1 is measured; 1 is there before the smallest size; 1 is not there at the "
+        "largest size."
+    ) in words
 
 
 def test_large_study_writes_a_heads_own_numbers_once_and_stays_small(tmp_path: Path) -> None:
