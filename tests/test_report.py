@@ -425,6 +425,8 @@ def test_a_study_that_lacks_something_still_has_a_page(
     for name in json.loads(written.page.data)["figures"]:
         assert f"chart-{name}" in ids
         assert name in drawn | {"errors", "signed", "spread", "slopes"}
+    within = {address[1:] for _, _, address in written.page.links if address.startswith("#")}
+    assert within <= ids
     expected = exact_texts(written.summary())
     for key, column, value, _ in written.page.values:
         assert expected[key, column] == value

@@ -113,6 +113,10 @@ def a_row(**known: str) -> dict[str, str]:
             {"n_eps_low": "25000", "n_eps_high": "inf", "n_eps_basis": "beyond the sizes"},
             "> 10,000 [25,000, ∞]",
         ),
+        (
+            {"n_eps_low": "8000", "n_eps_high": "inf", "n_eps_basis": "beyond the sizes"},
+            "> 10,000 [8,000, ∞]",
+        ),
         ({"n_eps_basis": "beyond the sizes"}, "> 10,000"),
         ({}, "–"),
         ({"note": "the limit is 0: no error is relative to it"}, "the limit is 0: no error is"),

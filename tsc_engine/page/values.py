@@ -156,7 +156,7 @@ def _count_elements(row: Row) -> Markup:
             value_element(row, "n_min"), interval_of(row, "n_eps") if reaches else ""
         )
     elif basis == BEYOND:
-        reaches = (number(row["n_eps_low"]) or 0.0) > (number(row["n_max"]) or math.inf)
+        reaches = number(row["n_eps_low"]) not in (None, number(row["n_max"]))
         pieces = Markup("&gt; {}{}").format(
             value_element(row, "n_max"), interval_of(row, "n_eps") if reaches else ""
         )
