@@ -351,7 +351,7 @@ def test_answer_says_how_often_laws_cannot_be_told_apart(tmp_path: Path) -> None
     folder = write_results(tmp_path / "results", (FEW, COOLED), ("numpy_cpu",), tell, names)
     assert (
         "2 of 6 error curves speak for one law of decay (2 a power with a floor); 2 cannot tell "
-        "laws apart, 2 of them a power of n from a power of log n: there β is the slope of the "
+        "laws apart, all of them a power of n from a power of log n: there β is the slope of the "
         "best power over these sizes; no law describes 2 (laws)."
     ) in words_of(build_page(folder))
 

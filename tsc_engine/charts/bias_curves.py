@@ -252,7 +252,7 @@ def exact_agreement_figure(summary: Sequence[Row], colours: Mapping[str, str]) -
         ),
     )
     chart = alt.layer(*limits, points).properties(
-        width=620, height={"step": max(14, 26 // len(names))}
+        width=620, height=len(lines) * max(24, 13 * len(names))
     )
     title = "Measured biases beside their exact values, at the largest size"
     return freeze(chart, "z_exact", title, rows, single=True)

@@ -142,7 +142,8 @@ def law_sentences(rows: Sequence[Row]) -> list[Markup]:
     if verdicts[CANNOT_TELL]:
         pairs = Counter(row["decay_candidates"] for row in rows if row["decay"] == CANNOT_TELL)
         names, count = _same_laws(pairs)
-        often = f", {count} of them {' from '.join(map(law_words, names))}" if names else ""
+        share = "all" if count == verdicts[CANNOT_TELL] else str(count)
+        often = f", {share} of them {' from '.join(map(law_words, names))}" if names else ""
         text += Markup(
             "; {} cannot tell laws apart{}: there β is the slope of the best power over these sizes"
         ).format(verdicts[CANNOT_TELL], often)
