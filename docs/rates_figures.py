@@ -34,7 +34,8 @@ Row = dict[str, Any]
 def simulated(truth: Truth, replicates: int, seed: int, dimension: int = 10) -> Floats:
     """Return errors of replicates, shape (sizes, replicates)."""
     generator = np.random.default_rng(seed)
-    return Noise(dimension=dimension).errors(generator, truth, SIZES, 1, replicates)[0]
+    errors: Floats = Noise(dimension=dimension).errors(generator, truth, SIZES, 1, replicates)[0]
+    return errors
 
 
 def fitted(errors: Floats) -> CurveFit:

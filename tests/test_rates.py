@@ -211,6 +211,67 @@ def test_a_pool_that_is_small_beside_n_is_flagged() -> None:
         assert (row["flags"] == "pool") == flagged
 
 
+def test_a_single_size_that_is_known_is_no_crash() -> None:
+    errors = _noisy(4.0 * SIZES**-0.5, 30)
+    errors[1:] = np.nan
+    (row,) = rates("one", _job(), [("mine", _record(errors))])["rows"]
+    assert row["fit"] == "fewer than 2 sizes"
+    record = _record(_noisy(4.0 * SIZES**-0.5, 30))
+    share = np.array([110.0 / SIZES[-1]])
+    marked = replace(record, arrays=record.arrays | {"effective_share": share})
+    (row,) = rates("one", _job(), [("mine", marked)])["rows"]
+    assert row["fit"] == "fewer than 2 sizes"
+    assert row["n_eps_basis"] in ("beyond the sizes", "below the sizes")
+
+
+def test_errors_that_are_rare_are_not_taken_for_0() -> None:
+    """Errors of 1 with probability 8 / n: n(0.02) is 400, where half of the samples have none."""
+    held = total = 0
+    for trial in range(40):
+        generator = np.random.default_rng(trial)
+        errors = (generator.random((6, 30)) < 8.0 / SIZES[:, None]).astype(float)
+        tables = rates("one", _job(epsilon=0.01), [("mine", _record(errors))])
+        (row,) = tables["rows"]
+        if row["n_eps_low"] is None:
+            assert not errors.any()
+            continue
+        total += 1
+        high = math.inf if row["n_eps_high"] == "inf" else row["n_eps_high"]
+        held += row["n_eps_low"] <= 400.0 <= high
+        for curve in tables["curves"]:
+            if curve["error"] == 0.0:
+                assert curve["error_low"] == 0.0
+                assert curve["error_high"] >= 1.0 - 0.025 ** (1.0 / 30.0) - 1e-12
+        if (errors == 0).all(axis=1).any():
+            assert "almost all replicates" in row["note"]
+            assert "noise" in row["flags"]
+    assert total >= 36
+    assert held / total > 0.9
+
+
+def test_an_error_that_rises_again_is_said() -> None:
+    truth = np.array([0.2, 0.08, 0.04, 0.2, 0.4, 0.8])
+    (row,) = rates("one", _job(), [("mine", _record(_noisy(truth, 60)))])["rows"]
+    assert row["n_eps_basis"] == "interpolated"
+    assert row["n_eps_high"] == "inf"
+    assert "above epsilon again" in row["note"]
+    (row,) = rates("one", _job(), [("mine", _record(_noisy(truth[::-1] * 0.1, 60)))])["rows"]
+    rising = 0.01 * SIZES**0.5
+    (row,) = rates("one", _job(), [("mine", _record(_noisy(rising, 60)))])["rows"]
+    assert "noise" not in row["note"]
+    assert "above epsilon again" in row["note"] or row["n_eps_basis"] == "never"
+
+
+def test_very_many_replicates_are_resampled_in_groups() -> None:
+    errors = _noisy(4.0 * SIZES**-0.5, 1000)
+    (row,) = rates("one", _job(resamples=999), [("mine", _record(errors))])["rows"]
+    assert row["replicates"] == 1000
+    assert row["beta_low"] < 0.5 < row["beta_high"]
+    slope = -np.polyfit(np.log(SIZES), np.log(errors.mean(axis=1)), 1)[0]
+    assert row["beta"] == pytest.approx(slope, abs=0.02)
+    assert row["beta_high"] - row["beta_low"] < 0.05
+
+
 # -- biases ---------------------------------------------------------------------------------------
 
 
@@ -248,6 +309,39 @@ def test_a_bias_within_noise_at_some_sizes_is_fitted_at_all() -> None:
     assert row["n_eps_low"] < 640 < (math.inf if row["n_eps_high"] == "inf" else row["n_eps_high"])
 
 
+def test_a_bias_of_any_scale_has_the_same_intervals() -> None:
+    generator = np.random.default_rng(11)
+    truth = 0.5 * (SIZES / 128) ** -1.0
+    noise = 0.15 * (SIZES / 128) ** -0.5
+    deviations = truth[:, None] + noise[:, None] * generator.normal(size=(6, 40))
+    rows = []
+    for unit in (1.0, 1e-5):
+        record = _bias_record(unit * deviations)
+        scale = {"scale_second_moment_bias": np.array([unit])}
+        record = replace(record, arrays=record.arrays | scale)
+        job = _job(statistics=["second_moment_bias"], epsilon=0.1)
+        rows += rates("one", job, [("mine", record)])["rows"]
+    for column in ("beta", "beta_low", "beta_high", "n_eps", "n_eps_low", "n_eps_high"):
+        assert rows[1][column] == pytest.approx(rows[0][column], rel=1e-6)
+
+
+def test_two_replicates_say_nothing_about_the_spread_of_a_bias() -> None:
+    deviations = np.random.default_rng(12).normal(1.0, 0.1, size=(6, 2))
+    job = _job(statistics=["second_moment_bias"])
+    (row,) = rates("one", job, [("mine", _bias_record(deviations))])["rows"]
+    assert row["fit"] == "fewer than 3 replicates"
+    assert row["beta"] is None
+    assert row["n_eps"] is None
+
+
+def test_an_exact_bias_below_its_numerical_error_is_within_noise() -> None:
+    record = _bias_record(np.full((6, 1), 1e-14), exact=True)
+    job = _job(statistics=["second_moment_bias"])
+    (row,) = rates("one", job, [("exact", record)])["rows"]
+    assert row["fit"] == "within noise"
+    assert row["flags"] == "noise"
+
+
 def test_a_bias_within_noise_everywhere_has_no_rate() -> None:
     deviations = np.random.default_rng(12).normal(size=(6, 40))
     job = _job(statistics=["second_moment_bias"], epsilon=0.1)
@@ -262,7 +356,7 @@ def test_z_exact_counts_both_errors_and_has_students_law() -> None:
     exact = _bias_record(truth[:, None], exact=True)
     job = _job(statistics=["second_moment_bias"])
     scores = []
-    for trial in range(200):
+    for trial in range(120):
         noise = np.random.default_rng(trial).normal(size=(6, 12))
         measured = _bias_record(truth[:, None] + 0.1 * noise)
         tables = rates("one", job | {"resamples": 99}, [("mine", measured), ("exact", exact)])

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsc_engine.errors import LARGEST_GRAM
 from tsc_engine.fitting import Floats
 from tsc_engine.fitting.comparison import NONE, Candidate, verdict
 from tsc_engine.fitting.curve_fit import CurveFit, local_slopes
@@ -40,9 +41,14 @@ SIGNAL = 2.0
 EFFECTIVE_KEYS = 100.0
 #: Replicates with an error other than 0 that a size needs, so that few resamples have none.
 LEAST_NONZERO = 5
+#: Replicates from which a bias has a spread: a single pair of them says nothing of it.
+LEAST_FOR_BIAS = 3
+#: More replicates are averaged in so many groups before they are resampled.
+LARGEST_GROUPS = LARGEST_GRAM
 
 #: Outcomes of a fit.
 FITTED, SINGLE, NO_SPREAD = "ok", "a single replicate", "no spread between replicates"
+TOO_FEW = f"fewer than {LEAST_FOR_BIAS} replicates"
 ALL_ZERO, NOT_A_NUMBER = "all errors are 0", "not a number"
 ROUNDING, NOISE = "exact to rounding", "within noise"
 FEW_SIZES, FEW_KEYS = "fewer than 2 sizes", "too few effective keys"
@@ -76,7 +82,9 @@ class MeasuredCurve:
     used : ndarray of bool, shape (sizes,)
         Sizes that enter the fit.
     noisy : ndarray of bool, shape (sizes,)
-        Sizes at which a bias is within noise.
+        Sizes at which a bias is within noise, or within its numerical error.
+    rare : ndarray of bool, shape (sizes,)
+        Sizes at which almost all replicates have an error of 0; what is known there is a limit.
     outcome : str
         Of the fit.
     """
@@ -95,6 +103,7 @@ class MeasuredCurve:
         self.rounding = ROUNDINGS * float(precision) * self.scale
         self.settled: Mask = np.zeros(count, bool)
         self.noisy: Mask = np.zeros(count, bool)
+        self.rare: Mask = np.zeros(count, bool)
         self.error = self.low = self.high = np.full(count, math.nan)
         self.samples: Samples | None = None
         self.used: Mask
@@ -126,27 +135,48 @@ class MeasuredCurve:
             mean = errors.mean(axis=1)
         self.error = np.where(finite, mean, math.nan)
         replicates = errors.shape[1]
-        enough = (errors > 0).sum(axis=1) >= min(LEAST_NONZERO, replicates)
-        self.settled = finite & (mean <= self.rounding) & (self.rounding > 0.0)
+        nonzero = (errors > 0).sum(axis=1)
+        enough = nonzero >= min(LEAST_NONZERO, replicates)
+        self.rare = finite & ~enough
+        self.settled = finite & enough & (mean <= self.rounding) & (self.rounding > 0.0)
         self.used = finite & enough & ~self.settled & ~self.marked
         self.outcome = FITTED
         if replicates < 2:
             self.outcome = SINGLE if self.used.sum() > 1 else self._why_not()
             return
+        self._limit_rare(errors, nonzero)
+        grouped = _grouped(errors)
         shown: Mask = finite & enough
         if shown.any():
-            self._show(MeanSamples(errors[shown]), shown)
+            self._show(MeanSamples(grouped[shown]), shown)
         if self.used.any():
-            self.samples = MeanSamples(errors[self.used])
+            self.samples = MeanSamples(grouped[self.used])
+
+    def _limit_rare(self, errors: Floats, nonzero: NDArray[np.int64]) -> None:
+        """Fill in limits of sizes at which almost all replicates have an error of 0.
+
+        The largest error that was seen at any size, times the upper limit of the share of
+        replicates that have one (Clopper and Pearson, Biometrika 26, 1934).
+        """
+        if not self.rare.any() or not nonzero[self.finite].any():
+            return
+        from scipy import special
+
+        replicates = errors.shape[1]
+        level = 0.5 + 0.5 * float(self.job["confidence"])
+        share = special.betaincinv(nonzero + 1.0, np.maximum(replicates - nonzero, 1.0), level)
+        largest = float(np.nanmax(errors[self.finite]))
+        self.low = np.where(self.rare, 0.0, self.low)
+        self.high = np.where(self.rare, largest * share, self.high)
 
     def _read_gram(self, gram: Floats) -> None:
         finite: Mask = np.asarray(np.isfinite(gram).all(axis=(1, 2)))
         self.finite = finite
         self.used = finite & ~self.marked
         self.outcome = FITTED
-        if gram.shape[-1] < 2:
+        if gram.shape[-1] < LEAST_FOR_BIAS:
             self.used = np.zeros(len(gram), bool)
-            self.outcome = SINGLE
+            self.outcome = SINGLE if gram.shape[-1] < 2 else TOO_FEW
             return
         if not self.used.any():
             return
@@ -172,6 +202,7 @@ class MeasuredCurve:
         self.error = np.where(self.finite, bias, math.nan)
         self.low, self.high = np.maximum(bias - error, 0.0), bias + error
         self.used = self.finite & (bias > error)
+        self.noisy = self.finite & ~self.used & (error > 0)
         self.outcome = FITTED
 
     def _show(self, samples: Samples, at: Mask) -> None:
@@ -189,7 +220,9 @@ class MeasuredCurve:
             return NOT_A_NUMBER
         if self.marked.all():
             return FEW_KEYS
-        if (np.nan_to_num(self.error[self.finite]) == 0.0).all() and not self.noisy.any():
+        if self.noisy.any():
+            return NOISE if self.used.sum() == 0 else FEW_SIZES
+        if (np.nan_to_num(self.error[self.finite]) == 0.0).all():
             return ALL_ZERO
         if (self.settled | ~self.finite | self.marked).all():
             return ROUNDING
@@ -300,7 +333,7 @@ class MeasuredCurve:
         # At the sizes that are exact to rounding epsilon is reached.
         error = np.where(self.settled, np.maximum(self.error, self.rounding), self.error)
         error = np.nan_to_num(error, nan=0.0)[known]
-        if f"error_{self.name}" not in self.record.arrays and self.outcome == SINGLE:
+        if f"error_{self.name}" not in self.record.arrays and self.outcome in (SINGLE, TOO_FEW):
             return nothing
         limits = [
             np.where(self.settled, error_, limit)[known]
@@ -312,7 +345,11 @@ class MeasuredCurve:
         band = Band(self.sizes[known], error, *limits)
         found = inside(band, target)
         if found is not None:
-            return found
+            if self.outcome != NOISE or self.record.about["exact"] or found.high == band.sizes[0]:
+                return found
+            # Where a bias within noise falls to eps is chance; that it does by a size is not.
+            reason = "epsilon cannot be told from the noise of the bias"
+            return SampleComplexity(None, found.low, found.high, "", reason)
         if not self.with_intervals:
             # An exact curve is known beyond its sizes too, by `tsc predict`: no law stands for it.
             reason = "epsilon is not reached at the largest size"
@@ -341,6 +378,14 @@ class MeasuredCurve:
         """Return the root mean squared spread of the statistic between replicates."""
         values = self.record.arrays.get(f"fluctuation_{self.name}")
         return np.full(len(self.sizes), math.nan) if values is None else values[self.head]
+
+
+def _grouped(errors: Floats) -> Floats:
+    """Return means over groups of almost equal size where there are very many replicates."""
+    if errors.shape[1] <= LARGEST_GROUPS:
+        return errors
+    parts = np.array_split(errors, LARGEST_GROUPS, axis=1)
+    return np.stack([part.mean(axis=1) for part in parts], axis=1)
 
 
 def resampling_seed(problem: str, head: int, name: str) -> int:

@@ -14,6 +14,7 @@ from tsc_engine.fitting.comparison import NONE, Candidate
 from tsc_engine.fitting.curve_fit import Estimate
 from tsc_engine.fitting.decay_laws import LOGARITHM, POWER_FLOOR, POWER_LOGARITHM, Crossover
 from tsc_engine.measured_curves import (
+    ALL_ZERO,
     FITTED,
     NO_SPREAD,
     NOISE,
@@ -284,7 +285,7 @@ def _flags(curve: MeasuredCurve, spec: Mapping[str, Any], record: Record) -> lis
             found.add("no law")
     if _curved(curve):
         found.add("curvature")
-    if curve.noisy.any() or curve.settled.any():
+    if curve.noisy.any() or curve.settled.any() or curve.rare.any():
         found.add("noise")
     if not exact and curve.sizes[-1] > POOL_SHARE * int(spec["law"].get("tokens", 10**18)):
         found.add("pool")
@@ -312,6 +313,9 @@ def _notes(curve: MeasuredCurve) -> list[str]:
         notes.append(f"too few effective keys somewhere on the ball at {where}")
     if curve.settled.any():
         notes.append(f"exact to rounding at {int(curve.settled.sum())} of {count} sizes")
+    if curve.rare.any() and curve.outcome != ALL_ZERO:
+        where = f"{int(curve.rare.sum())} of {count} sizes"
+        notes.append(f"an error of 0 in almost all replicates at {where}")
     lost = int((~curve.finite).sum())
     if lost:
         notes.append(f"not a number at {lost} of {count} sizes")

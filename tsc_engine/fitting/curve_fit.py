@@ -70,9 +70,12 @@ class CurveFit:
     # -- intervals ----------------------------------------------------------------------------
 
     def _interval(
-        self, value: Floats, lever: Floats, values: Floats, levers: Floats
+        self, value: Floats, lever: Floats, values: Floats, levers: Floats, unit: float
     ) -> tuple[Floats, Floats]:
-        """Return limits of functionals; nan where there is no spread."""
+        """Return limits of functionals; nan where there is no spread.
+
+        ``unit`` is a size of the functional that counts as its own, 0 for one of any scale.
+        """
         samples = self.samples
         error = standard_errors(
             lever[None], samples.influence[None], np.ones((1, samples.replicates))
@@ -80,7 +83,7 @@ class CurveFit:
         errors = standard_errors(levers, self.resampled.influence, self.counts)
         half = half_widths(value, error, values, errors, self.confidence, samples.replicates)
         # Replicates that are multiples of one curve differ in its exponent by rounding.
-        half = np.where(half > ROUNDED * (1.0 + np.abs(value)), half, np.nan)
+        half = np.where(half > ROUNDED * (unit + np.abs(value)), half, np.nan)
         return value - half, value + half
 
     @cached_property
@@ -88,7 +91,7 @@ class CurveFit:
         """The error and its interval at every size, each by itself."""
         identity = np.eye(len(self.sizes))
         values = self.samples.values
-        low, high = self._interval(values, identity, self.resampled.values, identity)
+        low, high = self._interval(values, identity, self.resampled.values, identity, 0.0)
         error = self.samples.error
         return Band(self.sizes, error(values), error(low), error(high))
 
@@ -111,7 +114,7 @@ class CurveFit:
     def parameters(self, law: DecayLaw, start: Floats) -> list[Estimate]:
         """Return the parameters of a law with their intervals."""
         one, many = self._fits(law, start)
-        low, high = self._interval(one.theta[0], one.lever[0], many.theta, many.lever)
+        low, high = self._interval(one.theta[0], one.lever[0], many.theta, many.lever, 1.0)
         return [
             Estimate(float(v), *((float(a), float(b)) if np.isfinite(a) else (None, None)))
             for v, a, b in zip(one.theta[0], low, high, strict=True)

@@ -42,6 +42,8 @@ def crossing(sizes: Floats, errors: Floats, target: float) -> Floats:
         ``-inf`` if the first size is below the target already, ``inf`` if no size reaches it.
     """
     below = errors <= target
+    if len(sizes) == 1:
+        return np.where(below[..., 0], -np.inf, np.inf)
     first = np.argmax(below, axis=-1)
     reached = below.any(axis=-1)
     after = np.maximum(first, 1)
@@ -113,7 +115,8 @@ def _limits(band: Band, target: float) -> tuple[float | None, float | None]:
     """
     if not (np.isfinite(band.low).all() and np.isfinite(band.high).all()):
         return None, None
-    low = float(crossing(band.sizes, band.low, target))
+    # A limit of 0 may have been reached anywhere since the size before.
+    low = float(crossing(band.sizes, np.maximum(band.low, 1e-300), target))
     above = np.flatnonzero(band.high > target)
     if len(above) == 0:
         high = float(band.sizes[0])
@@ -126,18 +129,27 @@ def _limits(band: Band, target: float) -> tuple[float | None, float | None]:
 
 
 def inside(band: Band, target: float) -> SampleComplexity | None:
-    """Return n(eps) where the sizes decide it, None where the largest size does not reach eps."""
+    """Return n(eps) where the sizes decide it, None where no size reaches eps."""
     found = float(crossing(band.sizes, band.error, target))
     if found == math.inf:
         return None
     low, high = _limits(band, target)
+    first = int(np.argmax(band.error <= target))
+    again = (
+        "the error is above epsilon again at larger n"
+        if (band.error[first:] > target).any()
+        else ""
+    )
     if found == -math.inf:
-        first = float(band.sizes[0])
-        reason = f"epsilon is reached before n = {first:.0f}"
-        if high is not None and high > first:
-            reason = f"at n = {first:.0f} the error cannot be told from epsilon by its noise"
+        smallest = f"n = {band.sizes[0]:.0f}"
+        reason = f"epsilon is reached before {smallest}"
+        if again:
+            reason = f"epsilon is reached before {smallest}, but {again}"
+        elif high is not None and band.high[0] > target:
+            reason = f"at {smallest} the error cannot be told from epsilon by its noise"
         return SampleComplexity(None, None if high is None else 1.0, high, BELOW, reason)
-    return SampleComplexity(found, low, high, INTERPOLATED, "")
+    reason = f"at n(epsilon) the error falls to epsilon, but {again}" if again else ""
+    return SampleComplexity(found, low, high, INTERPOLATED, reason)
 
 
 def beyond(bands: list[Continued], target: float, band: Band) -> SampleComplexity:
