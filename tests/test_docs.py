@@ -1,0 +1,46 @@
+"""The page on rates: its figures are drawn, its links lead somewhere, its words are the code's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from docs.rates_figures import FIGURES, svg_of
+from tsc_engine.fitting import sample_complexity
+from tsc_engine.fitting.comparison import CANNOT_TELL, LEAST_SIZES, NONE
+from tsc_engine.rates import FLAGS
+
+PAGE = (ROOT / "docs/rates.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn(name: str) -> None:
+    svg = svg_of(name)
+    assert svg.startswith("<svg")
+    assert "NaN" not in svg
+    assert (ROOT / "docs/images" / f"{name}.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/rates.md", "benchmarks/README.md"])
+def test_links_to_files_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8"))
+    local = [link for link in links if not link.startswith("http")]
+    for link in local:
+        assert (path.parent / link).exists(), link
+
+
+def test_the_page_speaks_of_every_flag_law_and_basis() -> None:
+    for word in (*FLAGS, *LEAST_SIZES, CANNOT_TELL, NONE):
+        assert word in PAGE, word
+    for name in ("INTERPOLATED", "EXTRAPOLATED", "BELOW", "BEYOND", "NEVER"):
+        assert f"`{getattr(sample_complexity, name)}" in PAGE
+
+
+def test_the_page_states_the_constants_of_the_code() -> None:
+    for law, least in LEAST_SIZES.items():
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {law}"))
+        assert row.rstrip(" |").endswith(f"{least} sizes")
+    assert f"up to {sample_complexity.FARTHEST:.0f} n_max" in PAGE
