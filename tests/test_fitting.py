@@ -409,3 +409,10 @@ def test_a_floor_above_epsilon_is_never_passed() -> None:
     result = beyond([found.continued(best)], 0.03, found.band)
     assert (result.size, result.high, result.basis) == (math.inf, math.inf, NEVER)
     assert POWER_FLOOR in result.reason
+    # Where another law that stands does reach it, that one is named and the end is open.
+    logarithm = next(c for c in found.candidates if c.law.name == LOGARITHM)
+    other = found.continued(logarithm)._replace(stands=True)
+    both = beyond([found.continued(best), other], 0.03, found.band)
+    assert both.basis == f"{EXTRAPOLATED}: {LOGARITHM}"
+    assert both.high == math.inf
+    assert "never reached" in both.reason

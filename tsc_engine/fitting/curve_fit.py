@@ -225,7 +225,7 @@ class CurveFit:
             value, error, law.log_error(many.theta, logs), errors, self.confidence, replicates
         )
         band = Band(sizes, np.exp(value), np.exp(value - half), np.exp(value + half))
-        return Continued(law.name, band, law.lowest(one.theta[0]))
+        return Continued(law.name, band, law.lowest(one.theta[0]), candidate.stands)
 
     # -- local slopes ---------------------------------------------------------------------------
 

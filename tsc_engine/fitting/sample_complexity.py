@@ -78,11 +78,14 @@ class Continued(NamedTuple):
         From the largest size on.
     lowest : float
         What its error tends to; ``inf`` where it does not fall.
+    stands : bool
+        Whether the sizes speak for it as much as for any other.
     """
 
     name: str
     band: Band
     lowest: float
+    stands: bool
 
 
 class SampleComplexity(NamedTuple):
@@ -171,26 +174,34 @@ def beyond(bands: list[Continued], target: float, band: Band) -> SampleComplexit
         reason = "epsilon is not reached, and no law can be continued"
         return SampleComplexity(None, earliest, math.inf, BEYOND, reason)
     found = []
-    for name, law, _ in bands:
+    for name, law, _, _ in bands:
         size = float(crossing(law.sizes, law.error, target))
         low = float(crossing(law.sizes, law.low, target))
         high = float(crossing(law.sizes, law.high, target))
         # A law that is below the target where the data are not yet starts at the largest size.
         found.append((name, max(size, largest), max(low, largest), max(high, largest)))
-    name, size, _, _ = found[0]
+    # The first law that stands and reaches eps is named, and what the others say is its interval.
+    reach = [row for row, law in zip(found, bands, strict=True) if law.lowest <= target]
+    standing = [law for law in bands if law.stands]
     low, high = min(row[2] for row in found), max(row[3] for row in found)
     names = ", ".join(row[0] for row in found)
     low = low if math.isfinite(low) else FARTHEST * largest
     if earliest < largest:
         low = earliest
-    if math.isfinite(size):
-        reason = f"n(epsilon) is extrapolated by: {names}"
-        return SampleComplexity(size, low, high, f"{EXTRAPOLATED}: {name}", reason)
-    lowest = bands[0].lowest
-    if lowest > target:
+    never = [law for law in bands if law.lowest > target]
+    if never:
+        high = math.inf
+    if never and all(law.lowest > target for law in standing):
+        lowest = never[0].lowest
         stays = f"stays above {lowest / target:.3g} epsilon"
         said = stays if math.isfinite(lowest) else "does not fall"
-        reason = f"epsilon is never reached: a {name} {said}"
+        reason = f"epsilon is never reached: a {never[0].name} {said}"
         return SampleComplexity(math.inf, low, math.inf, NEVER, reason)
+    name, size, _, _ = reach[0]
+    if math.isfinite(size):
+        reason = f"n(epsilon) is extrapolated by: {names}"
+        if never:
+            reason += f"; by a {never[0].name} epsilon is never reached"
+        return SampleComplexity(size, low, high, f"{EXTRAPOLATED}: {name}", reason)
     reason = f"epsilon is not reached within {FARTHEST:.0f} times the largest size by: {names}"
     return SampleComplexity(None, low, math.inf, BEYOND, reason)
