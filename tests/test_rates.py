@@ -195,6 +195,10 @@ def test_flags_say_what_was_not_shown_to_work() -> None:
     heavy = _noisy(straight, 60)
     heavy[0, 0] *= 200.0
     assert "one replicate rules" in flags(heavy)
+    # A factor of all sizes does not move beta, but the error.
+    heavy = _noisy(straight, 60)
+    heavy[:, 0] *= 1e3
+    assert "one replicate rules" in flags(heavy)
     exact = _noisy(straight, 60)
     exact[-1] = 1e-16
     assert "noise" in flags(exact)

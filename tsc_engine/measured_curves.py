@@ -263,6 +263,14 @@ class MeasuredCurve:
         """Whether a fit with intervals is there."""
         return self.outcome == FITTED and self.samples is not None
 
+    @property
+    def largest_share(self) -> float:
+        """Largest share that one replicate has of the mean error at a size; 0 for a bias."""
+        if not isinstance(self.samples, MeanSamples):
+            return 0.0
+        errors = self.samples.errors
+        return float((errors.max(axis=1) / errors.sum(axis=1)).max())
+
     @cached_property
     def line(self) -> tuple[float, float] | None:
         """Log prefactor and beta; None where there is no fit."""

@@ -35,14 +35,15 @@ SHOWN_REPLICATES, SHOWN_SIZES = 20, 6
 CURVATURE = 0.05
 #: A sample of more than this share of a pool says more about the pool than about the text.
 POOL_SHARE = 0.25
-#: One replicate with more than this share of the variance of beta rules its interval.
-DOMINANCE = 0.5
+#: One replicate with more than the first share of the variance of beta, or more than the second one
+#: of the mean error at a size, rules what is said of it.
+DOMINANCE, LARGEST_SHARE = 0.5, 0.25
 
 #: Flags of a rate, in the order in which they are listed.
 FLAGS = {
     "few replicates": f"fewer than {SHOWN_REPLICATES} replicates: intervals not shown to cover",
     "few sizes": f"fewer than {SHOWN_SIZES} sizes in the fit: intervals were not shown to cover",
-    "one replicate rules": "one replicate has more than half of the variance of beta",
+    "one replicate rules": "it has over half of the variance of beta, or a quarter of an error",
     "curvature": "the local slope still changes over the sizes: beta is an average over them",
     "no law": "no law of decay describes the errors",
     "noise": "the error is within the noise, or within rounding, at some sizes",
@@ -279,7 +280,8 @@ def _flags(curve: MeasuredCurve, spec: Mapping[str, Any], record: Record) -> lis
         if curve.used.sum() < SHOWN_SIZES:
             found.add("few sizes")
     if curve.with_intervals and curve.used.sum() > 1:
-        if record.about["replicates"] >= SHOWN_REPLICATES and curve.fit.dominance > DOMINANCE:
+        rules = curve.fit.dominance > DOMINANCE or curve.largest_share > LARGEST_SHARE
+        if record.about["replicates"] >= SHOWN_REPLICATES and rules:
             found.add("one replicate rules")
         if curve.decay == NONE:
             found.add("no law")
@@ -379,7 +381,7 @@ def _points(curve: MeasuredCurve, bias: Mapping[str, Floats]) -> list[Row]:
         }
         relative = {
             key.replace("error", "relative", 1) if key != "error" else "relative_error": (
-                None if value is None or curve.scale <= 0 else value / curve.scale
+                _number(value / curve.scale) if value is not None and curve.scale > 0 else None
             )
             for key, value in absolute.items()
         }
