@@ -186,12 +186,7 @@ def test_the_command_writes_what_it_prints(
     record = json.loads((tmp_path / "coverage.json").read_text(encoding="utf-8"))
     assert len(rows) == len(record["rows"]) > 5
     assert record["about"]["datasets"] == 5
-    assert set(record["about"]["versions"]) == {
-        "python",
-        "numpy",
-        "scipy",
-        "token-sample-complexity",
-    }
+    assert set(record["about"]["versions"]) == {"python", "numpy", "scipy", "tsc_engine"}
     for row in record["rows"]:
         assert row["quantity"] in printed
     assert code == int(any(row["fails"] for row in record["rows"]))

@@ -19,6 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import tsc_engine
 from benchmarks.coverage import table
 from benchmarks.coverage.cases import Case, all_cases
 from benchmarks.coverage.measure import CONFIDENCE, RESAMPLES, SEED, Measured, measure
@@ -126,7 +127,8 @@ def write(
         "bounds": [table.LEAST, table.MOST],
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "token-sample-complexity")},
+            "tsc_engine": tsc_engine.__version__,
+            **{name: version(name) for name in ("numpy", "scipy")},
         },
     }
     text = json.dumps(

@@ -231,8 +231,8 @@ def _exact_sentence(rows: Sequence[Row]) -> list[Markup]:
     return [
         Markup(
             "Measured second-moment biases lie within two standard errors of the exact expectation "
-            "in {} of {} problems at their largest n (95% are expected where many keys are effective); the farthest is "
-            "{} standard errors off ({})."
+            "in {} of {} problems at their largest n (95% are expected where many keys are "
+            "effective); the farthest is {} standard errors off ({})."
         ).format(within, len(rows), value_element(farthest, "z_exact"), problem_words(farthest))
     ]
 
