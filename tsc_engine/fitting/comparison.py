@@ -140,13 +140,23 @@ def compare(
     excess = _excess(samples, first[0], log_sizes, precision)
     many = student_quantile(confidence, 10**9)
     few = (many / student_quantile(confidence, samples.replicates)) ** 2
+    firsts = (first[0].theta[0], first[1].theta[0])
     found: list[tuple[DecayLaw, Floats, float]] = []
     for name, least in LEAST_SIZES.items():
         if count < least:
             continue
+        if name == POWER_FLOOR:
+            # Starts of one law are curves that are fitted together.
+            laws, begun = zip(*starts(name, log_sizes, *firsts), strict=True)
+            same = np.repeat(values, len(begun), axis=0)
+            floors = fit(laws[0], samples, same, log_sizes, precision, np.stack(begun), STEPS)
+            least_one = int(np.argmin(floors.misfit))
+            misfit = float(floors.misfit[least_one]) / excess
+            found.append((laws[0], floors.theta[least_one], misfit))
+            continue
         tried = [
             (law, fit(law, samples, values, log_sizes, precision, start, STEPS))
-            for law, start in starts(name, log_sizes, first[0].theta[0], first[1].theta[0])
+            for law, start in starts(name, log_sizes, *firsts)
         ]
         law, best = min(tried, key=lambda pair: float(pair[1].misfit[0]))
         found.append((law, best.theta[0], float(best.misfit[0]) / excess))

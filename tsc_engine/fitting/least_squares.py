@@ -82,7 +82,7 @@ def fit(
         return slope[..., None] * law.jacobian(at, log_sizes)
 
     def weigh(r: Floats) -> Floats:
-        found: Floats = np.einsum("bk,kl,bl->b", r, precision, r, optimize=True)
+        found: Floats = ((r @ precision) * r).sum(axis=-1)
         return found
 
     if law.linear and isinstance(samples, MeanSamples):

@@ -169,8 +169,11 @@ class BiasSamples(Samples):
         pairs = np.maximum(groups**2 - (counts**2).sum(axis=1), 1.0)
         whole = np.einsum("bkr,br->bk", sums, counts) - (counts**2) @ own.T
         values = whole / pairs[:, None]
-        others = (sums - counts[:, None, :] * own) / (groups - 1.0)
-        return Weighted(values, 2.0 * (others - values[..., None]))
+        # Derivatives of the ratio of two sums over pairs: a replicate with c copies has
+        # groups - c others, not groups - 1.
+        others = sums - counts[:, None, :] * own
+        expected = values[..., None] * (groups - counts)[:, None, :]
+        return Weighted(values, 2.0 * groups * (others - expected) / pairs[:, None, None])
 
     def at(self, sizes: NDArray[np.bool_]) -> BiasSamples:
         """Return the samples at some sizes."""
