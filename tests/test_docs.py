@@ -7,6 +7,7 @@ import re
 import pytest
 from conftest import ROOT
 
+from docs.coverage_table import with_tables
 from docs.rates_figures import FIGURES, svg_of
 from tsc_engine.fitting import sample_complexity
 from tsc_engine.fitting.comparison import CANNOT_TELL, LEAST_SIZES, NONE
@@ -41,6 +42,10 @@ def test_the_page_speaks_of_every_flag_law_and_basis() -> None:
 
 def test_the_page_states_the_constants_of_the_code() -> None:
     for law, least in LEAST_SIZES.items():
-        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {law}"))
+        row = next(line for line in PAGE.splitlines() if line.startswith(f"| {law},"))
         assert row.rstrip(" |").endswith(f"{least} sizes")
     assert f"up to {sample_complexity.FARTHEST:.0f} n_max" in PAGE
+
+
+def test_the_tables_of_coverage_are_those_of_the_results() -> None:
+    assert with_tables(PAGE) == PAGE, "run: python -m docs.coverage_table"

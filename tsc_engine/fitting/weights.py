@@ -3,7 +3,7 @@
 The sample covariance of K correlated sizes from R replicates is noisy, and weights made of it are
 correlated with the errors that they weigh: intervals then cover too little (measured in
 ``benchmarks/coverage``; shrinking it towards a target by Schäfer and Strimmer's rule still loses 2
-to 6 points). The structure is that of nested samples: the error at n and the error at n' > n share
+to 7 points). The structure is that of nested samples: the error at n and the error at n' > n share
 n tokens, so that their correlation is a power of n / n'; and the relative spread of an error norm
 changes slowly with n. Two things (a line of log variances in log n, and the exponent of the
 correlation) are fitted to the sample covariance. Only efficiency rests on them: intervals come
