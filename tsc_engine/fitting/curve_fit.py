@@ -126,6 +126,18 @@ class CurveFit:
         return start_of(law, self.samples, self.log_sizes, self.precision)
 
     @cached_property
+    def _power_fit(self) -> Fit:
+        return fit(
+            Power(),
+            self.samples,
+            self.samples.values[None],
+            self.log_sizes,
+            self.precision,
+            self._start(Power()),
+            STEPS,
+        )
+
+    @cached_property
     def power(self) -> tuple[Estimate, Estimate]:
         """Log prefactor and beta; at least 2 sizes."""
         prefactor, beta = self.parameters(Power(), self._start(Power()))
@@ -166,15 +178,7 @@ class CurveFit:
     @cached_property
     def clear(self) -> bool:
         """Whether a fitted curve can be told from 0 somewhere."""
-        one = fit(
-            Power(),
-            self.samples,
-            self.samples.values[None],
-            self.log_sizes,
-            self.precision,
-            self._start(Power()),
-            STEPS,
-        )
+        one = self._power_fit
         design = Power().basis(self.log_sizes) @ one.lever[0]
         errors = standard_errors(
             design[None], self.samples.influence[None], np.ones((1, self.samples.replicates))
@@ -184,15 +188,7 @@ class CurveFit:
     @cached_property
     def dominance(self) -> float:
         """Largest share that one replicate has in the variance of beta."""
-        one = fit(
-            Power(),
-            self.samples,
-            self.samples.values[None],
-            self.log_sizes,
-            self.precision,
-            self._start(Power()),
-            STEPS,
-        )
+        one = self._power_fit
         own = (one.lever[0, 1] @ self.samples.influence) ** 2
         total = float(own.sum())
         return float(own.max()) / total if total > 0 else 0.0
