@@ -248,7 +248,7 @@ def predict(
 @click.option(
     "--tolerance",
     type=float,
-    default=0.0,
+    default=1e-4,
     show_default=True,
     help="differences of a rate, and relative differences of an error, that count as none",
 )
