@@ -343,14 +343,10 @@ class MeasuredCurve:
         error = np.nan_to_num(error, nan=0.0)[known]
         if f"error_{self.name}" not in self.record.arrays and self.outcome in (SINGLE, TOO_FEW):
             return nothing
-        limits = [
-            np.where(self.settled, error_, limit)[known]
-            for error_, limit in (
-                (np.full(len(self.sizes), self.rounding), self.low),
-                (np.full(len(self.sizes), self.rounding), self.high),
-            )
-        ]
-        band = Band(self.sizes[known], error, *limits)
+        low, high = (
+            np.where(self.settled, self.rounding, limit)[known] for limit in (self.low, self.high)
+        )
+        band = Band(self.sizes[known], error, low, high)
         found = inside(band, target)
         if found is not None:
             if self.outcome != NOISE or self.record.about["exact"] or found.high == band.sizes[0]:

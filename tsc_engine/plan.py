@@ -48,6 +48,13 @@ class Source:
         """Path of its record; the rows lie beside it."""
         return f"resources/pools/{self.job['pool']}~{self.job['digest']}.npz"
 
+    @property
+    def model_path(self) -> str:
+        """Path of the record of its model."""
+        model = self.job["law"]["model"]
+        name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
+        return f"resources/models/{name}.json"
+
 
 @dataclass(frozen=True)
 class Stage:

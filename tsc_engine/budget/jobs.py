@@ -13,7 +13,7 @@ from typing import Any
 
 from tsc_engine.budget import disk, durations
 from tsc_engine.budget.calibration import Calibration, is_supported
-from tsc_engine.plan import Cell, Job, Plan, PlannedProblem
+from tsc_engine.plan import Cell, Job, Plan, PlannedProblem, Source
 
 #: Memory that rules without a claim of an estimator's ask for, MiB.
 POOL_MIB, ANALYSIS_MIB, REPORT_MIB, SMALL_MIB = 2500, 1000, 2000, 160
@@ -76,13 +76,6 @@ class PlannedJob:
         """The same if it is not needed after all."""
         least = self.seconds if self.least_seconds is None else self.least_seconds
         return least * self.threads
-
-
-def model_record(job: Job) -> str:
-    """Return the path of the record of the model that a pool comes from."""
-    model = job["law"]["model"]
-    name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
-    return f"resources/models/{name}.json"
 
 
 def jobs_of(plan: Plan, calibration: Calibration) -> list[PlannedJob]:
@@ -152,7 +145,7 @@ class _Jobs:
                     None,
                     source.job["pool"],
                     (source.path, str(Path(source.path).with_suffix(".npy"))),
-                    (self._model(source.job),),
+                    (self._model(source),),
                     durations.pool_seconds(source),
                     memory_mib=POOL_MIB,
                     size=disk.pool_bytes(source),
@@ -160,10 +153,10 @@ class _Jobs:
             )
         return (self._sources[source.path],)
 
-    def _model(self, job: Job) -> int:
-        path = model_record(job)
+    def _model(self, source: Source) -> int:
+        path = source.model_path
         if path not in self._sources:
-            model: dict[str, Any] = job["law"]["model"]
+            model: dict[str, Any] = source.job["law"]["model"]
             size = disk.model_bytes(model, Path(path))
             seconds = durations.fetch_seconds(size)
             name = f"{model['package']} {model['version']}"

@@ -99,6 +99,25 @@ def _residual(samples: Samples, log_model: Floats) -> float:
     return float(np.sqrt(np.mean((np.log(error[known]) - log_model[known]) ** 2)))
 
 
+def _best(
+    begun: list[tuple[DecayLaw, Floats]], samples: Samples, log_sizes: Floats, precision: Floats
+) -> tuple[DecayLaw, Floats, float]:
+    """Return the law, parameters and misfit of the best fit from several starts."""
+    values = samples.values[None]
+    if begun[0][0].name == POWER_FLOOR:
+        # Starts of one law are curves that are fitted together.
+        law, same = begun[0][0], np.repeat(values, len(begun), axis=0)
+        start = np.stack([theta for _, theta in begun])
+        found = fit(law, samples, same, log_sizes, precision, start, STEPS)
+        least = int(np.argmin(found.misfit))
+        return law, found.theta[least], float(found.misfit[least])
+    tried = [
+        (law, fit(law, samples, values, log_sizes, precision, start, STEPS)) for law, start in begun
+    ]
+    law, one = min(tried, key=lambda pair: float(pair[1].misfit[0]))
+    return law, one.theta[0], float(one.misfit[0])
+
+
 def compare(
     samples: Samples, log_sizes: Floats, precision: Floats, confidence: float
 ) -> list[Candidate]:
@@ -145,21 +164,9 @@ def compare(
     for name, least in LEAST_SIZES.items():
         if count < least:
             continue
-        if name == POWER_FLOOR:
-            # Starts of one law are curves that are fitted together.
-            laws, begun = zip(*starts(name, log_sizes, *firsts), strict=True)
-            same = np.repeat(values, len(begun), axis=0)
-            floors = fit(laws[0], samples, same, log_sizes, precision, np.stack(begun), STEPS)
-            least_one = int(np.argmin(floors.misfit))
-            misfit = float(floors.misfit[least_one]) / excess
-            found.append((laws[0], floors.theta[least_one], misfit))
-            continue
-        tried = [
-            (law, fit(law, samples, values, log_sizes, precision, start, STEPS))
-            for law, start in starts(name, log_sizes, *firsts)
-        ]
-        law, best = min(tried, key=lambda pair: float(pair[1].misfit[0]))
-        found.append((law, best.theta[0], float(best.misfit[0]) / excess))
+        begun = list(starts(name, log_sizes, *firsts))
+        law, theta, misfit = _best(begun, samples, log_sizes, precision)
+        found.append((law, theta, misfit / excess))
     criteria = {law.name: few * misfit + 2.0 * law.count for law, _, misfit in found}
     least_of_all = min(criteria.values())
     near = {name for name, value in criteria.items() if value <= least_of_all + TOLERANCE}

@@ -39,13 +39,7 @@ RESULTS = PLAN.results
 LOGS = f"logs/{PLAN.study.study}"
 
 
-def model_record(job):
-    model = job["law"]["model"]
-    name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
-    return f"resources/models/{name}.json"
-
-
-MODELS = {model_record(source.job): source.job["law"]["model"] for source in PLAN.sources.values()}
+MODELS = {source.model_path: source.job["law"]["model"] for source in PLAN.sources.values()}
 
 
 def estimate_cell(wildcards):

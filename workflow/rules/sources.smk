@@ -20,7 +20,7 @@ rule fetch_model:
 
 rule pool:
     input:
-        model=lambda w: model_record(PLAN.sources[w.pool, w.made_by].job),
+        model=lambda w: PLAN.sources[w.pool, w.made_by].model_path,
     output:
         record="resources/pools/{pool}~{made_by}.npz",
         rows="resources/pools/{pool}~{made_by}.npy",
