@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from tsc_engine.estimators import (
@@ -17,6 +18,7 @@ from tsc_engine.estimators import (
 )
 from tsc_engine.hardmax import nested_hardmax
 from tsc_engine.hookspecs import hookimpl
+from tsc_engine.nested import copies_bytes, outputs_bytes
 from tsc_engine.softmax import COLUMNS, ROWS, nested_softmax
 
 if TYPE_CHECKING:
@@ -26,39 +28,52 @@ TSC_API = "1.0"
 
 
 class NumpyCpu(SamplingEstimator):
-    """Streaming attention on one core: O(tile) memory beside the batch at any n."""
+    """Streaming attention: O(tile) memory beside the batch at any n."""
 
     name = "numpy_cpu"
     capabilities: ClassVar[Capabilities] = Capabilities(
         attention=frozenset({"softmax", "hardmax"}),
         dtypes=frozenset({"float32", "float64"}),
         cost=CostModel(per_pair=2.5, per_product=0.04, float32_factor=0.5),
+        replicates_at_once=64,
         queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )
     Options = SamplingOptions
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
-        """Return the copies in the wanted dtype, the tiles, and one tile's outputs at all sizes."""
-        item = 4 if request.dtype == "float32" else 8
-        keys = request.sizes[-1]
-        queries = keys if request.probes is None else request.probes
-        copies = queries * problem.key_width + keys * (problem.key_width + problem.value_width + 1)
-        outputs = len(request.sizes) * min(ROWS, queries) * problem.value_width
-        return item * (problem.heads * (copies + outputs) + 8 * ROWS * COLUMNS)
+        """Return the copies in the wanted dtype, the tiles, and outputs on their way."""
+        tile = (4 if request.dtype == "float32" else 8) * ROWS * COLUMNS
+        # Argmax attention has more arrays of a tile's shape at a time.
+        tiles = request.threads * tile * (8 if request.attention == "hardmax" else 2)
+        return copies_bytes(problem, request) + tiles + outputs_bytes(problem, request, ROWS)
 
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
         """Yield outputs of all heads for each tile of queries and each size."""
         attend = nested_hardmax if request.attention == "hardmax" else nested_softmax
-        for size_index, queries, values in attend(
-            batch.queries,
-            batch.keys,
-            batch.values,
-            request.sizes,
-            request.dtype,
-            request.probes,
-            request.diagonal,
-        ):
-            yield Outputs(size_index, queries, values)
+        with _one_thread_in_a_product(request.threads):
+            for size_index, queries, values in attend(
+                batch.queries,
+                batch.keys,
+                batch.values,
+                request.sizes,
+                request.dtype,
+                request.probes,
+                request.diagonal,
+                request.threads,
+            ):
+                yield Outputs(size_index, queries, values)
+
+
+@contextmanager
+def _one_thread_in_a_product(threads: int) -> Iterator[None]:
+    """Keep the library of the products from threads of its own where threads share the tiles."""
+    if threads == 1:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @hookimpl

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from tsc_engine.estimators import (
@@ -19,11 +23,23 @@ from tsc_engine.estimators import (
 )
 from tsc_engine.hardmax import hardmax_pass
 from tsc_engine.hookspecs import hookimpl
-from tsc_engine.nested import check_kind, key_tiles, leave_out_own, query_tiles
+from tsc_engine.nested import (
+    QueryTile,
+    check_kind,
+    copies_bytes,
+    first_size,
+    in_order,
+    key_tiles,
+    outputs_bytes,
+    own_keys,
+    query_tiles,
+    read_at,
+    turned_with_ones,
+    with_ones,
+)
 from tsc_engine.scores import scores_are_tame, tie_tolerance
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -31,8 +47,17 @@ if TYPE_CHECKING:
 
 TSC_API = "1.0"
 
-#: Rows and columns of a tile of scores: a CPU's second-level cache, and enough to fill a GPU.
-ROWS, COLUMNS = {"cpu": 256, "cuda": 2048}, {"cpu": 512, "cuda": 4096}
+#: Queries and keys of a tile of scores: a CPU's second-level cache, and enough to fill a GPU.
+ROWS, COLUMNS = {"cpu": 256, "cuda": 4096}, {"cpu": 512, "cuda": 4096}
+#: Fewest queries or keys of a tile that is halved for want of memory.
+LEAST = 32
+#: Exponentials are powers of two: libraries compute those several times faster.
+LOG2_E = math.log2(math.e)
+
+#: What torch itself takes when it is loaded, bytes.
+LIBRARY = 300 * 2**20
+
+Found = list[tuple[int, slice, "torch.Tensor"]]
 
 
 class TorchOptions(SamplingOptions):
@@ -43,8 +68,31 @@ class TorchOptions(SamplingOptions):
     )
 
 
+@dataclass
+class TileShape:
+    """Queries and keys of a tile; smaller after a device ran out of memory."""
+
+    rows: int
+    columns: int
+    halved: int = 0
+
+    def halve(self) -> bool:
+        """Halve the larger side; False if both are as small as is sensible."""
+        if max(self.rows, self.columns) <= LEAST:
+            return False
+        if self.rows > self.columns:
+            self.rows //= 2
+        else:
+            self.columns //= 2
+        self.halved += 1
+        return True
+
+
 class TorchDevice(SamplingEstimator):
-    """Streaming attention over all heads of a batch at once (see `numpy_cpu` for the method)."""
+    """Streaming attention: head by head in a CPU's cache, all heads at once on a GPU.
+
+    The method is that of `tsc_engine.softmax.nested_softmax`.
+    """
 
     name = "torch_device"
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -52,6 +100,7 @@ class TorchDevice(SamplingEstimator):
         dtypes=frozenset({"float32", "float64"}),
         devices=frozenset({"cpu", "cuda"}),
         cost=CostModel(per_pair=3.3, per_product=0.06, float32_factor=0.45),
+        replicates_at_once=64,
         queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )
     Options = TorchOptions
@@ -61,26 +110,23 @@ class TorchDevice(SamplingEstimator):
         self._used = {"device": "cpu"}
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
-        """Return the library's own footprint, the copies in the wanted dtype and the tiles."""
-        item = 4 if request.dtype == "float32" else 8
-        keys = request.sizes[-1]
-        queries = keys if request.probes is None else request.probes
-        # The values are there twice while their column of ones is joined to them.
-        widths = problem.key_width + 2 * problem.value_width + 1
-        rows, columns = ROWS["cpu"], COLUMNS["cpu"]
-        outputs = len(request.sizes) * min(rows, queries) * problem.value_width
-        arrays = queries * problem.key_width + keys * widths + outputs + 4 * rows * columns
-        return 350 * 2**20 + problem.heads * arrays * item
+        """Return the library's own footprint, copies in the wanted dtype, tiles and outputs."""
+        copies = copies_bytes(problem, request)
+        tile = (4 if request.dtype == "float32" else 8) * ROWS["cpu"] * COLUMNS["cpu"]
+        # Argmax attention has some more arrays of a tile's shape at a time.
+        tiles = request.threads * tile * (6 if request.attention == "hardmax" else 1)
+        return LIBRARY + copies + tiles + outputs_bytes(problem, request, ROWS["cpu"])
 
     def prepare(self, request: Request) -> None:
-        """Import torch, set its threads and choose the device."""
+        """Import torch and choose the device."""
         import torch
 
-        torch.set_num_threads(request.threads)
+        # Threads share the tiles, not the inside of a product.
+        torch.set_num_threads(1)
         self._choose_device(request.device)
 
     def device_used(self) -> dict[str, str]:
-        """Return the device, and why a wanted one was not taken."""
+        """Return the device, why a wanted one was not taken, and the tile if it was halved."""
         return dict(self._used)
 
     def _choose_device(self, wanted: str) -> torch.device:
@@ -95,74 +141,170 @@ class TorchDevice(SamplingEstimator):
         return torch.device("cpu")
 
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
-        """Yield outputs of all heads for each tile of queries and each size."""
+        """Yield outputs of all heads for each tile of queries and each size.
+
+        Nothing waits for a GPU on the way but argmax attention, which looks for the queries whose
+        largest scores changed.
+        """
         import torch
 
         device = self._choose_device(request.device)
-        dtype = torch.float32 if request.dtype == "float32" else torch.float64
+        kind = np.dtype(request.dtype)
         lead = batch.queries.shape[:2]
 
-        def moved(rows: NDArray[np.float64]) -> torch.Tensor:
-            return torch.tensor(rows, dtype=dtype, device=device).flatten(0, 1)
+        def moved(rows: NDArray[np.floating], factor: float = 1.0) -> torch.Tensor:
+            copy = np.empty(rows.shape, kind)
+            # In the precision of the rows, rounded once, without a second copy.
+            np.multiply(rows, factor, out=copy, casting="same_kind")
+            return torch.from_numpy(copy).to(device).flatten(0, 1)
 
-        queries, keys, values = map(moved, (batch.queries, batch.keys, batch.values))
-        # The column of ones makes the sum of the weights one more output of the same product.
-        values = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
-        tile = ROWS[device.type], COLUMNS[device.type]
+        keys = moved(batch.keys)
         if request.attention == "hardmax":
-            tolerance = moved(tie_tolerance(batch.queries, batch.keys, request.dtype))
             found: Iterator[tuple[int, slice, torch.Tensor]] = hardmax_pass(
-                queries,
+                moved(batch.queries),
                 keys,
-                values,
-                tolerance,
+                torch.from_numpy(with_ones(batch.values, kind)).to(device).flatten(0, 1),
+                moved(tie_tolerance(batch.queries, batch.keys, request.dtype)),
                 request.sizes,
-                tile,
+                (ROWS[device.type], COLUMNS[device.type]),
                 request.probes,
                 request.diagonal,
+                1 if device.type == "cuda" else request.threads,
             )
         else:
             tame = scores_are_tame(batch.queries, batch.keys, request.dtype)
-            found = _nested_softmax(queries, keys, values, request, tile, tame)
+            queries = moved(batch.queries, LOG2_E if tame else 1.0)
+            values = torch.from_numpy(turned_with_ones(batch.values, kind)).to(device)
+            found = self._softmax(queries, keys, values.flatten(0, 1), request, tame)
         for size_index, rows, outputs in found:
-            yield Outputs(size_index, rows, outputs.reshape(*lead, *outputs.shape[1:]))
+            yield Outputs(size_index, rows, outputs.unflatten(0, lead))
+
+    def _softmax(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        request: Request,
+        tame: bool,
+    ) -> Iterator[tuple[int, slice, torch.Tensor]]:
+        """Yield size index, queries and outputs (cells, queries, value_width), float64.
+
+        A cell is one head of one replicate; ``values`` are (cells, value_width + 1, n_max), their
+        last row ones, and ``queries`` are in bits where the scores are tame.
+        """
+        import torch
+
+        check_kind(request.sizes, request.probes, request.diagonal)
+        cells, count, _ = queries.shape
+        together, rows, columns = _layout(queries.device.type, cells, count, request)
+        shape = TileShape(rows, columns)
+        buffers = threading.local()
+
+        def swept(tile: QueryTile) -> Found:
+            found: Found = []
+            start = tile.queries.start
+            while start < tile.queries.stop:
+                part = slice(start, min(start + shape.rows, tile.queries.stop))
+                try:
+                    parts = [
+                        _sweep(
+                            queries[first : first + together, part],
+                            keys[first : first + together],
+                            values[first : first + together],
+                            part,
+                            request,
+                            shape.columns,
+                            tame,
+                            buffers,
+                        )
+                        for first in range(0, cells, together)
+                    ]
+                except torch.OutOfMemoryError:
+                    buffers.__dict__.clear()
+                    if not shape.halve():
+                        raise
+                    if queries.is_cuda:
+                        torch.cuda.empty_cache()
+                    self._used["tile"] = (
+                        f"{shape.rows} x {shape.columns}, halved {shape.halved} times"
+                    )
+                    continue
+                first = first_size(request.sizes, part.start, request.probes)
+                for size_index, at_size in enumerate(zip(*parts, strict=True), start=first):
+                    read = read_at(part, request.sizes[size_index], request.probes)
+                    outputs = at_size[0] if len(at_size) == 1 else torch.cat(at_size)
+                    found.append((size_index, read, outputs.transpose(-1, -2)))
+                start = part.stop
+            return found
+
+        tiles = query_tiles(request.sizes, rows, request.probes)
+        for found in in_order(swept, tiles, 1 if queries.is_cuda else request.threads):
+            yield from found
 
 
-def _nested_softmax(
+def _layout(device: str, cells: int, count: int, request: Request) -> tuple[int, int, int]:
+    """Return how many cells are computed together, and the queries and keys of a tile.
+
+    In a CPU's cache there is room for one head. A GPU takes all heads of all replicates at once,
+    as many queries and keys as its memory budget allows.
+    """
+    rows, columns = ROWS[device], COLUMNS[device]
+    if device == "cpu":
+        return 1, rows, columns
+    scores = request.memory_budget // (4 if request.dtype == "float32" else 8)
+    rows = max(min(rows, count, scores // (cells * LEAST)), 1)
+    return cells, rows, max(min(columns, scores // (cells * rows)), LEAST)
+
+
+def _sweep(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    read: slice,
     request: Request,
-    tile_shape: tuple[int, int],
+    columns: int,
     tame: bool,
-) -> Iterator[tuple[int, slice, torch.Tensor]]:
-    """Yield size index, queries and outputs; see `tsc_engine.softmax.nested_softmax`.
+    buffers: threading.local,
+) -> list[torch.Tensor]:
+    """Return outputs (cells, value_width, queries), float64, at each size that reads the queries.
 
-    Arrays have one leading axis, and ``values`` a last column of ones.
+    Sums over the keys of a tile are in the dtype of the arrays, those over tiles in float64. The
+    running maxima are kept as they enter the exponent, in bits and rounded: a rounded one shifts
+    all scores of its query alike, and a fused product and difference rounds nothing else.
     """
     import torch
 
-    check_kind(request.sizes, request.probes, request.diagonal)
-    rows, columns = tile_shape
-    keys = keys.transpose(-1, -2)
-    lowest = torch.finfo(queries.dtype).min
-    for tile, first_size in query_tiles(request.sizes, rows, request.probes):
-        query = queries[:, tile]
-        total = query.new_zeros((*query.shape[:2], values.shape[-1]))
-        top = query.new_full((*query.shape[:2], 1), lowest)
-        for step, complete in key_tiles(request.sizes, first_size, columns):
-            weights = torch.bmm(query, keys[:, :, step])
-            if not request.diagonal:
-                leave_out_own(weights, tile, step)
-            if not tame:
-                higher = torch.maximum(top, weights.amax(dim=-1, keepdim=True))
-                total *= torch.exp(top - higher)
-                top = higher
-                weights -= top
-            weights.exp_()
-            total.baddbmm_(weights, values[:, step])
-            if complete is not None:
-                yield complete, tile, total[..., :-1] / total[..., -1:]
+    cells, rows, _ = queries.shape
+    width = values.shape[1]
+    turned = queries.transpose(-1, -2)
+    total = queries.new_zeros((cells, width, rows), dtype=torch.float64)
+    # Finite, where -inf would be natural: the difference of two infinities is not a number.
+    top = queries.new_full((cells, 1, rows), torch.finfo(queries.dtype).min)
+    # Scores and products of every step go to the same memory: it stays in the cache.
+    if getattr(buffers, "cells", 0) != cells or buffers.scores.numel() < cells * columns * rows:
+        buffers.cells = cells
+        buffers.scores = queries.new_empty(cells * columns * rows)
+    product = torch.empty_like(total, dtype=queries.dtype)
+    outputs = []
+    first = first_size(request.sizes, read.start, request.probes)
+    for step, complete in key_tiles(request.sizes, first, columns):
+        count = step.stop - step.start
+        scores = buffers.scores[: cells * count * rows].view(cells, count, rows)
+        torch.bmm(keys[:, step], turned, out=scores)
+        if not request.diagonal and (own := own_keys(read, step)) is not None:
+            scores[:, own[1], own[0]].diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
+        if not tame:
+            higher = torch.maximum(top, scores.amax(dim=1, keepdim=True).mul_(LOG2_E))
+            total *= torch.exp2(top - higher)
+            top = higher
+            torch.add(-top, scores, alpha=LOG2_E, out=scores)
+        torch.exp2(scores, out=scores)
+        total += torch.bmm(values[:, :, step], scores, out=product)
+        if complete is not None:
+            wanted = read_at(read, request.sizes[complete], request.probes)
+            at_size = total[:, :, : wanted.stop - wanted.start]
+            outputs.append(at_size[:, :-1] / at_size[:, -1:])
+    return outputs
 
 
 @hookimpl

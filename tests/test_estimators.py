@@ -14,7 +14,7 @@ from test_limits import full_attention, gaussian_problem, pool_problem
 
 from tsc_engine.estimates import estimate, sample_moments
 from tsc_engine.estimators import Batch, Outputs, Request, SamplingEstimator, SamplingOptions
-from tsc_engine.nested import key_tiles, query_tiles
+from tsc_engine.nested import key_tiles, query_tiles, read_at
 from tsc_engine.plan import Plan
 from tsc_engine.plugins import load
 from tsc_engine.problems import Problem
@@ -149,7 +149,7 @@ def test_tiles_cover_every_wanted_pair_once(sizes: list, rows: int, columns: int
         for keys, complete in key_tiles(grid, first, columns):
             swept[keys] += 1
             if complete is not None:
-                seen[complete, tile] += swept
+                seen[complete, read_at(tile, grid[complete])] += swept
     for index, size in enumerate(grid):
         assert (seen[index, :size, :size] == 1).all()
         assert seen[index, size:].sum() == seen[index, :, size:].sum() == 0

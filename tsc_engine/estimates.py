@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tsc_engine.estimators import (
     Outputs,
     Request,
     SamplingEstimator,
+    batch_replicates,
 )
 from tsc_engine.laws import TokenLaw, Unavailable
 from tsc_engine.problems import Problem
@@ -65,13 +66,10 @@ def sample_moments(
         If outputs are missing, given twice, of a wrong shape, or not finite.
     """
     parts: list[dict[str, NDArray[np.float64]]] = []
-    at_once = estimator.capabilities.replicates_at_once
+    at_once = batch_replicates(estimator, problem, request)
     for start in range(replicates.start, replicates.stop, at_once):
         chosen = range(start, min(start + at_once, replicates.stop))
-        tokens = [problem.draw(seed, replicate, request.sizes[-1]) for replicate in chosen]
-        roles = zip(*tokens, strict=True)
-        queries, keys, values = (_frozen(rows) for rows in roles)
-        batch = Batch(queries, keys, values, chosen)
+        batch = _drawn(problem, seed, chosen, request.sizes[-1])
         if problem.queries == "map":
             parts.append({"map": _largest_deviations(estimator, problem, batch, request)})
         else:
@@ -165,10 +163,16 @@ def _queries_read(outputs: Outputs, seen: list[NDArray[np.bool_]]) -> range:
     return read
 
 
-def _frozen(rows: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    stacked = np.stack(rows)
-    stacked.flags.writeable = False
-    return stacked
+def _drawn(problem: Problem, seed: int, replicates: range, count: int) -> Batch:
+    """Draw the tokens of some replicates; those of a single one are not copied."""
+    tokens = [problem.draw(seed, replicate, count) for replicate in replicates]
+    roles = []
+    for rows in zip(*tokens, strict=True):
+        stacked = rows[0][None] if len(rows) == 1 else np.stack(rows)
+        stacked.flags.writeable = False
+        roles.append(stacked)
+    queries, keys, values = roles
+    return Batch(queries, keys, values, replicates)
 
 
 def expected_arrays(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "float64"]
 
+#: Tokens of all heads that an estimator gets at a time, unless one replicate has more.
+BATCH_TOKENS = 2**13
+
 
 @dataclass(frozen=True)
 class No:
@@ -73,7 +76,7 @@ class Capabilities:
     dtypes, devices : frozenset of str
     cost : CostModel
     replicates_at_once : int
-        How many replicates the engine hands over in one batch.
+        Most replicates that the engine hands over in one batch; where n is large it is one.
     queries : frozenset of str
         Kinds of queries that it can be read at: ``self`` and ``independent`` need nothing of it;
         ``self_without_diagonal`` needs `Request.diagonal`, ``probes`` and ``map`` need
@@ -115,6 +118,8 @@ class Request:
         and every size reads all of them.
     diagonal : bool
         False: the query i does not attend to the key i.
+    replicates : int
+        Most replicates of one batch; what memory is claimed for.
     polynomials : mapping
         Terms of the polynomials among the moments, by name; the engine's own affair.
     """
@@ -128,6 +133,7 @@ class Request:
     attention: str = "softmax"
     probes: int | None = None
     diagonal: bool = True
+    replicates: int = 1
     polynomials: Mapping[str, Terms] = field(default_factory=dict, hash=False)
 
 
@@ -241,7 +247,10 @@ class Estimator(ABC):
         return True
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
-        """Return the peak memory of working arrays, in bytes, beside the batch itself."""
+        """Return the peak memory of working arrays, in bytes, beside the batch itself.
+
+        A batch has `Request.replicates` replicates of all heads of the problem.
+        """
         return request.memory_budget
 
 
@@ -270,6 +279,22 @@ class SamplingEstimator(Estimator):
     def device_used(self) -> dict[str, str]:
         """Return what the last `attend` ran on: ``device``, and ``fallback`` with its reason."""
         return {"device": "cpu"}
+
+
+def batch_replicates(
+    estimator: SamplingEstimator | type[SamplingEstimator], problem: Problem, request: Request
+) -> int:
+    """Return how many replicates an estimator gets at a time: more than one where n is small.
+
+    Parameters
+    ----------
+    estimator : SamplingEstimator or its class
+        Its `Capabilities.replicates_at_once` is the most.
+    problem : Problem
+    request : Request
+    """
+    tokens = problem.heads * max(request.sizes[-1], request.probes or 0)
+    return max(min(estimator.capabilities.replicates_at_once, BATCH_TOKENS // tokens), 1)
 
 
 class ExactEstimator(Estimator):

@@ -26,11 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc_engine.nested import (
+    QueryTile,
     SizedOutputs,
     check_kind,
+    in_order,
     key_tiles,
-    leave_out_own,
+    own_keys,
     query_tiles,
+    read_at,
     with_ones,
 )
 from tsc_engine.scores import tie_tolerance
@@ -67,6 +70,7 @@ def nested_hardmax(
     dtype: str,
     probes: int | None = None,
     diagonal: bool = True,
+    threads: int = 1,
 ) -> Iterator[SizedOutputs]:
     """Attend at every size from one sweep over the pairs, in NumPy.
 
@@ -84,6 +88,8 @@ def nested_hardmax(
         Every size reads all the queries, which are so many.
     diagonal : bool
         False: the query i does not attend to the key i.
+    threads : int
+        Threads that share the tiles.
 
     Yields
     ------
@@ -110,6 +116,7 @@ def nested_hardmax(
         (ROWS, TILE_BYTES // (ROWS * kind.itemsize)),
         probes,
         diagonal,
+        threads,
     ):
         yield SizedOutputs(size_index, tile, outputs.reshape(*lead, *outputs.shape[1:]))
 
@@ -123,6 +130,7 @@ def hardmax_pass(
     tile_shape: tuple[int, int],
     probes: int | None = None,
     diagonal: bool = True,
+    threads: int = 1,
 ) -> Iterator[tuple[int, slice, Any]]:
     """Attend at every size from one sweep over the pairs.
 
@@ -142,6 +150,8 @@ def hardmax_pass(
         Every size reads all the queries, which are so many.
     diagonal : bool
         False: the query i does not attend to the key i.
+    threads : int
+        Threads that share the tiles.
 
     Yields
     ------
@@ -158,30 +168,48 @@ def hardmax_pass(
     check_kind(sizes, probes, diagonal)
     xp = array_api_compat.array_namespace(queries)
     rows, columns = tile_shape
-    for tile, first_size in query_tiles(sizes, rows, probes):
+
+    def swept(tile: QueryTile) -> list[tuple[int, slice, Any]]:
+        queries_read, first_size = tile
         at_sizes: list[list[Any]] = [[] for _ in sizes[first_size:]]
         for query, key, value, width in zip(
-            queries[:, tile], keys, values, tolerance[:, tile], strict=True
+            queries[:, queries_read], keys, values, tolerance[:, queries_read], strict=True
         ):
             band = _empty(xp, query, value)
             for step, complete in key_tiles(sizes, first_size, columns):
                 scores = query @ key[step].T
-                if not diagonal:
-                    leave_out_own(scores, tile, step)
+                own_tile = None if diagonal else own_keys(queries_read, step)
+                if own_tile is not None:
+                    _leave_out(scores, *own_tile)
                 _let_in(xp, band, width, scores, value[step])
                 if complete is None:
                     continue
-                (marked,) = xp.nonzero(band.marked)
+                stop = sizes[complete]
+                read = read_at(queries_read, stop, probes)
+                count = read.stop - read.start
+                (marked,) = xp.nonzero(band.marked[:count])
                 if len(marked):
-                    own = None if diagonal else marked + tile.start
-                    stop = sizes[complete]
+                    own = None if diagonal else marked + read.start
                     found = _found_anew(
                         xp, query[marked], key[:stop], value[:stop], width[marked], own, columns
                     )
                     _write(band, marked, found)
-                at_sizes[complete - first_size].append(band.total[:, :-1] / band.total[:, -1:])
-        for offset, cells in enumerate(at_sizes):
-            yield first_size + offset, tile, xp.stack(cells)
+                at_sizes[complete - first_size].append(
+                    band.total[:count, :-1] / band.total[:count, -1:]
+                )
+        return [
+            (size_index, read_at(queries_read, sizes[size_index], probes), xp.stack(cells))
+            for size_index, cells in enumerate(at_sizes, start=first_size)
+        ]
+
+    for found in in_order(swept, query_tiles(sizes, rows, probes), threads):
+        yield from found
+
+
+def _leave_out(scores: Any, rows: slice, columns: slice) -> None:
+    """Set the diagonal of a square block of scores to -inf, in place."""
+    own = np.arange(rows.stop - rows.start)
+    scores[own + rows.start, own + columns.start] = -np.inf
 
 
 def _empty(xp: Any, query: Any, value: Any) -> _Band:

@@ -8,14 +8,21 @@ is part of the path of what the job writes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tsc_engine import roots, samplers, statistics
 from tsc_engine.costs import nominal_seconds
-from tsc_engine.estimators import Estimator, ExactEstimator, Request, request_of
+from tsc_engine.estimators import (
+    Estimator,
+    ExactEstimator,
+    Request,
+    SamplingEstimator,
+    batch_replicates,
+    request_of,
+)
 from tsc_engine.identity import digest
 from tsc_engine.laws import TokenLaw
 from tsc_engine.options import Options
@@ -440,9 +447,12 @@ class Plan:
         if len(stages) > 1:
             errors["stages"] = [stage.replicates for stage in stages]
         errors["digest"] = digest(errors)
-        # An exact estimator draws no tokens; a batch is there twice while it is being stacked.
+        # An exact estimator draws no tokens; several replicates are there twice when stacked.
+        if issubclass(cls, SamplingEstimator):
+            request = replace(request, replicates=batch_replicates(cls, problem, request))
         width = 2 * problem.key_width + problem.value_width
-        batch = 0 if exact else 16 * problem.heads * sizes[-1] * width
+        copies = 1 if request.replicates == 1 else 2
+        batch = 0 if exact else 8 * copies * request.replicates * problem.heads * sizes[-1] * width
         if problem.queries == "map":
             # Outputs of every probe at every size, and a few points times all keys to refine.
             batch += 8 * len(sizes) * (request.probes or 0) * (problem.value_width + 2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: Largest |score| for which sums of exponentials neither overflow nor lose a term, with room for
-#: 2^20 keys: log(largest number) is 88.7 in float32 and 709.7 in float64.
-TAME = {"float32": 30.0, "float64": 300.0}
+#: Largest |score| for which exponentials neither overflow nor vanish: log(largest number) is 88.7
+#: in float32 and 709.7 in float64. Sums over the keys of a tile, times values, have room above.
+TAME = {"float32": 60.0, "float64": 600.0}
 
 #: Scores within this many roundings (times the lengths of query and longest key) are equal.
 TIE_ROUNDINGS = 8.0

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tsc_engine.nested import (
+    QueryTile,
     SizedOutputs,
     check_kind,
+    in_order,
     key_tiles,
-    leave_out_own,
+    own_keys,
     query_tiles,
-    with_ones,
+    read_at,
+    turned_with_ones,
 )
 from tsc_engine.scores import scores_are_tame
 
-#: Rows and columns of a tile of scores: 1 MiB in float64, a core's second-level cache.
+#: Queries and keys of a tile of scores: 1 MiB in float64, a core's second-level cache.
 ROWS, COLUMNS = 256, 512
 
 
@@ -29,6 +34,7 @@ def nested_softmax(
     dtype: str,
     probes: int | None = None,
     diagonal: bool = True,
+    threads: int = 1,
 ) -> Iterator[SizedOutputs]:
     """Attend at every size from one sweep over the pairs.
 
@@ -44,12 +50,15 @@ def nested_softmax(
     sizes : tuple of int
         Strictly increasing; the last is n_max.
     dtype : str
-        ``float32`` or ``float64``, of the computation and of the outputs.
+        ``float32`` or ``float64``, of scores, exponentials and products over one tile. Sums over
+        tiles are float64, and so are the outputs.
     probes : int, optional
         Every size reads all the queries, which are so many.
     diagonal : bool
         False: the query i does not attend to the key i. Its weight is zero from the start and is
         never subtracted, so that an own key of any size leaves no rounding behind.
+    threads : int
+        Threads that share the tiles. The library of the products should have one of its own.
 
     Yields
     ------
@@ -65,36 +74,53 @@ def nested_softmax(
     tame = scores_are_tame(queries, keys, dtype)
     kind = np.dtype(dtype)
     queries, keys = queries.astype(kind, copy=False), keys.astype(kind, copy=False)
-    values = with_ones(values, kind)
-    lead, width = queries.shape[:-2], values.shape[-1]
+    values = turned_with_ones(values, kind)
+    lead, width = queries.shape[:-2], values.shape[-2]
     # Scores and products of every step go to the same memory: it stays in the cache.
-    score_buffer, product_buffer = np.empty(ROWS * COLUMNS, kind), np.empty(ROWS * width, kind)
+    own = threading.local()
     # Finite, where -inf would be natural: a row whose keys so far are all left out has no maximum,
     # and the difference of two infinities is not a number.
     lowest = np.finfo(kind).min
-    for tile, first_size in query_tiles(sizes, ROWS, probes):
-        rows = tile.stop - tile.start
-        outputs = np.empty((len(sizes) - first_size, *lead, rows, width - 1), kind)
+
+    def swept(tile: QueryTile) -> list[SizedOutputs]:
+        if not hasattr(own, "scores"):
+            own.scores, own.product = np.empty(ROWS * COLUMNS, kind), np.empty(ROWS * width, kind)
+        rows = tile.queries.stop - tile.queries.start
+        outputs = np.empty((len(sizes) - tile.first_size, *lead, width - 1, rows))
+        product = own.product[: rows * width].reshape(width, rows)
         for cell in np.ndindex(*lead):
-            query, key, value = queries[cell][tile], keys[cell].T, values[cell]
-            total = np.zeros((rows, width), kind)
-            product = product_buffer[: rows * width].reshape(rows, width)
-            top = np.full((rows, 1), lowest, kind)
-            for columns, complete in key_tiles(sizes, first_size, COLUMNS):
-                count = columns.stop - columns.start
-                weights = score_buffer[: rows * count].reshape(rows, count)
-                np.matmul(query, key[:, columns], out=weights)
+            query, key, value = queries[cell][tile.queries].T, keys[cell], values[cell]
+            total = np.zeros((width, rows))
+            top = np.full(rows, lowest, kind)
+            for step, complete in key_tiles(sizes, tile.first_size, COLUMNS):
+                count = step.stop - step.start
+                weights = own.scores[: rows * count].reshape(count, rows)
+                np.matmul(key[step], query, out=weights)
                 if not diagonal:
-                    leave_out_own(weights, tile, columns)
+                    _leave_out_own(weights, tile.queries, step)
                 if not tame:
-                    higher = np.maximum(top, weights.max(axis=1, keepdims=True))
+                    higher = np.maximum(top, weights.max(axis=0))
                     total *= np.exp(top - higher)
                     top = higher
                     weights -= top
                 np.exp(weights, out=weights)
-                total += np.matmul(weights, value[columns], out=product)
+                total += np.matmul(value[:, step], weights, out=product)
                 if complete is not None:
-                    at_size = outputs[complete - first_size][cell]
-                    np.divide(total[:, :-1], total[:, -1:], out=at_size)
-        for offset, at_sizes in enumerate(outputs):
-            yield SizedOutputs(first_size + offset, tile, at_sizes)
+                    np.divide(total[:-1], total[-1], out=outputs[complete - tile.first_size][cell])
+        found = []
+        for size_index, at_size in enumerate(outputs, start=tile.first_size):
+            read = read_at(tile.queries, sizes[size_index], probes)
+            taken = at_size[..., : read.stop - read.start]
+            found.append(SizedOutputs(size_index, read, np.swapaxes(taken, -1, -2)))
+        return found
+
+    for found in in_order(swept, query_tiles(sizes, ROWS, probes), threads):
+        yield from found
+
+
+def _leave_out_own(scores: NDArray[Any], queries: slice, keys: slice) -> None:
+    """Set the scores of queries with their own keys to -inf, in place; (keys, queries)."""
+    found = own_keys(queries, keys)
+    if found is not None:
+        rows, columns = found
+        np.einsum("ii->i", scores[columns, rows])[...] = -np.inf

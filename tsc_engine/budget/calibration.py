@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tsc_engine.costs import full_attention_seconds, nominal_seconds
-from tsc_engine.estimators import Request, SamplingEstimator, request_of
+from tsc_engine.estimators import Request, SamplingEstimator, batch_replicates, request_of
 from tsc_engine.identity import random_stream
 from tsc_engine.laws import RowLaw
 from tsc_engine.plan import Cell, Plan, PlannedProblem
@@ -263,7 +263,6 @@ def _factor(plan: Plan, case: _Case, share: float) -> float:
         used = estimator.device_used()
         if "fallback" in used:
             raise _CannotRun(used["fallback"])
-        chosen = range(estimator.capabilities.replicates_at_once)
         # On the CPU its own time counts, so that other work on this machine does not; a device is
         # waited for.
         clock = time.process_time if used.get("device") == "cpu" else time.perf_counter
@@ -271,17 +270,19 @@ def _factor(plan: Plan, case: _Case, share: float) -> float:
         def seconds(asked: Request) -> float:
             started = clock()
             sample_moments(estimator, problem, asked, plan.study.seed, chosen)
-            return (clock() - started) / len(chosen)
+            return clock() - started
 
-        asked = _reduced(cls, request, problem, share / 16.0)
+        # A whole batch: where n is small it costs less than its replicates one by one.
+        chosen = range(batch_replicates(estimator, problem, request))
+        target = share / 16.0
+        asked = _reduced(cls, request, problem, target / len(chosen))
         # The first run pays for what is loaded and allocated once.
         spent = seconds(asked)
-        target = share / 16.0
         elapsed = seconds(asked)
         spent += elapsed
         while elapsed < share / 4.0 and asked.sizes != request.sizes:
             target *= 4.0
-            asked = _reduced(cls, request, problem, target)
+            asked = _reduced(cls, request, problem, target / len(chosen))
             elapsed = seconds(asked)
             spent += elapsed
         runs = [elapsed]
@@ -293,7 +294,7 @@ def _factor(plan: Plan, case: _Case, share: float) -> float:
     except Exception as error:
         raise _CannotRun(f"{type(error).__name__}: {error}") from error
     # The fastest run is the one that other work on this machine disturbed least.
-    return min(runs) / nominal_seconds(cls, asked, problem)
+    return min(runs) / len(chosen) / nominal_seconds(cls, asked, problem)
 
 
 def _reduced(
