@@ -34,7 +34,7 @@ class NumpyCpu(SamplingEstimator):
     capabilities: ClassVar[Capabilities] = Capabilities(
         attention=frozenset({"softmax", "hardmax"}),
         dtypes=frozenset({"float32", "float64"}),
-        cost=CostModel(per_pair=2.5, per_product=0.04, float32_factor=0.5),
+        cost=CostModel(per_pair=1.5, per_product=0.045, float32_factor=0.5),
         replicates_at_once=64,
         queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )

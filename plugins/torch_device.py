@@ -99,7 +99,7 @@ class TorchDevice(SamplingEstimator):
         attention=frozenset({"softmax", "hardmax"}),
         dtypes=frozenset({"float32", "float64"}),
         devices=frozenset({"cpu", "cuda"}),
-        cost=CostModel(per_pair=3.3, per_product=0.06, float32_factor=0.45),
+        cost=CostModel(per_pair=2.0, per_product=0.045, float32_factor=0.5),
         replicates_at_once=64,
         queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
     )

@@ -171,8 +171,8 @@ def test_nominal_seconds_follow_the_cost_model() -> None:
     ]
     plan = plan_of(study)
     cls = plan.checked.registry.estimators["numpy_cpu"]
-    assert cls.capabilities.cost == CostModel(2.5, 0.04, 0.5)
-    pair = 2.5 + 0.04 * 7
+    assert cls.capabilities.cost == CostModel(1.5, 0.045, 0.5)
+    pair = 1.5 + 0.045 * 7
     pairs = {"self": 1000**2, "growing": 1000**2 + 100**2, "probes": 2 * 1100}
     expected = [
         1e-9 * pair * pairs["self"],
@@ -215,8 +215,8 @@ def test_estimates_take_whole_blocks_and_unsupported_ones_only_their_start() -> 
         for job in jobs_of(plan, nominally)
         if job.rule == "estimate" and job.outputs[0] in plan.estimate_paths(line, line.cells[0])
     ]
-    # 64 replicates of 4,096^2 pairs in float32.
-    work = 64 * 4096**2 * 0.5 * (2.5 + 0.04 * 3) * 1e-9
+    # 64 replicates of n_max^2 pairs in float32.
+    work = 64 * line.sizes[-1] ** 2 * 0.5 * (1.5 + 0.045 * 3) * 1e-9
     assert sum(job.seconds - 0.5 for job in estimates) == pytest.approx(work, rel=1e-9)
 
 

@@ -19,7 +19,7 @@ DRAW_NANOSECONDS = 50.0
 #: Least time for a pair, whatever a cost model says: blocks stay finite.
 LEAST_NANOSECONDS = 1e-3
 #: Cost of `tsc_engine.softmax`, which the limit of a pool is computed with.
-FULL_ATTENTION = CostModel(per_pair=2.5, per_product=0.04, float32_factor=0.5)
+FULL_ATTENTION = CostModel(per_pair=1.5, per_product=0.045, float32_factor=0.5)
 
 
 def nominal_seconds(estimator: type[Estimator], request: Request, problem: Problem) -> float:

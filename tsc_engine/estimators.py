@@ -57,8 +57,8 @@ class CostModel:
         Time in float32 relative to float64.
     """
 
-    per_pair: float = 2.5
-    per_product: float = 0.04
+    per_pair: float = 1.5
+    per_product: float = 0.045
     float32_factor: float = 0.5
 
 

@@ -7,6 +7,7 @@ is part of the path of what the job writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ from tsc_engine.study import CheckedStudy, Group, judged_statistics
 
 #: Nominal seconds of one estimate job.
 JOB_SECONDS = 6.0
+#: Minutes that a job asks for at least, and how many times its nominal time it asks for beside.
+LEAST_MINUTES, SLOWNESS = 30, 5.0
 #: Matrices of the width of a token that a job may hold at once: covariance, root, score, ….
 MATRICES = 10
 #: Largest block that the cost models may choose; more would round small studies up too far.
@@ -433,8 +436,10 @@ class Plan:
             "label": choice.shown_name,
         }
         stages: tuple[Stage, ...] = (Stage(0, ((0, 0),), estimate),)
+        nominal = 0.0
         if not exact:
             block = block_size(group, cls, request, problem)
+            nominal = block * nominal_seconds(cls, request, problem) / request.threads
             stages = self._stages(stage_ends(ends, block), block, estimate, shared, problem, names)
         errors: Job = {
             **shared,
@@ -470,7 +475,7 @@ class Plan:
             errors=errors,
             stages=stages,
             memory_mib=INTERPRETER_MIB + peak // 2**20 + 1,
-            minutes=30,
+            minutes=LEAST_MINUTES + math.ceil(SLOWNESS * nominal / 60.0),
             device=request.device,
             threads=request.threads,
         )
