@@ -1,0 +1,213 @@
+"""The work: problems of a made study, with Gaussian tokens, one head or a layer of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsc_engine.problems import Problem, Tokens
+
+if TYPE_CHECKING:
+    from tsc_engine.plan import Plan
+
+#: Variance of each coordinate of a token, as in the group ``paper`` of config.yaml.
+VARIANCE = 0.1
+#: Seed of the head of the one-head problems, as there.
+HEAD_SEED = 2
+#: Seed of the tokens.
+SEED = 20261130
+#: Sizes of a replicate; the smallest is n_max / 16.
+SIZES, SPAN = 12, 16
+
+WIDTHS = (16, 50, 64, 128)
+LARGEST = (4096, 16384)
+LAYER = (12, 32)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One replicate of one problem.
+
+    Attributes
+    ----------
+    heads : int
+        1 is a synthetic head on tokens of dimension ``width``; more are a layer: a pool of rows.
+    width : int
+        Of queries, keys and values.
+    largest : int
+        The largest size n_max, at least 64.
+    """
+
+    heads: int
+    width: int
+    largest: int
+
+    @property
+    def name(self) -> str:
+        """Name of the row in tables."""
+        heads = "1 head" if self.heads == 1 else f"{self.heads} heads"
+        return f"{heads}, d {self.width}, n {self.largest}"
+
+    @property
+    def sizes(self) -> list[int]:
+        """Twelve geometric sizes from n_max / 16 to n_max."""
+        from tsc_engine.study import Geometric
+
+        return Geometric(first=self.largest // SPAN, last=self.largest, count=SIZES).sizes()
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of query and key that one pass looks at, over all heads."""
+        return self.heads * self.largest**2
+
+
+def grid(quick: bool = False) -> list[Work]:
+    """Return one head of every width and a layer, at two sizes each; a small grid if quick."""
+    if quick:
+        return [Work(1, 50, 1024), Work(2, 32, 1024)]
+    heads = [Work(1, width, largest) for largest in LARGEST for width in WIDTHS]
+    return heads + [Work(*LAYER, largest) for largest in LARGEST]
+
+
+def plan_of(
+    works: Sequence[Work],
+    estimators: Sequence[Mapping[str, Any]],
+    horizon: float = 1.0,
+    block: int = 1,
+    sizes: Sequence[int] | None = None,
+) -> Plan:
+    """Plan a study whose problems are the works, in their order; self queries.
+
+    Parameters
+    ----------
+    works : sequence of Work
+    estimators : sequence of mapping
+        Entries of a study's ``estimators``.
+    horizon : float
+        Horizon of every head: 1 gives moderate scores, 8 sharp ones.
+    block : int
+        Replicates, all in one job.
+    sizes : sequence of int, optional
+        Of all works, instead of their own.
+
+    Returns
+    -------
+    Plan
+        A layer's pool has no rows yet: `layer_rows`.
+    """
+    from tsc_engine.plan import Plan
+    from tsc_engine.study import load_study
+
+    study = {
+        "study": "benchmark",
+        "seed": SEED,
+        "epsilon": 0.2,
+        "sizes": list(sizes or works[0].sizes),
+        "replicates": block,
+        "statistics": ["mean", "covariance", "second_moment"],
+        "estimators": [dict(choice) for choice in estimators],
+        "problems": [
+            {
+                "group": f"h{work.heads}_d{work.width}_n{work.largest}",
+                "sizes": list(sizes or work.sizes),
+                "block_replicates": block,
+                **(_head_group(work, horizon) if work.heads == 1 else _layer_group(work)),
+            }
+            for work in works
+        ],
+        "models": {
+            f"h{heads}_d{width}": {
+                "package": "made-up-rows",
+                "version": "0",
+                "sha256": "0" * 64,
+                "layers": 1,
+                "heads": heads,
+                "width": width,
+            }
+            for heads, width in {(work.heads, work.width) for work in works if work.heads > 1}
+        },
+        "texts": {"none": {"package": "made-up-rows", "file": "none", "sha256": "0" * 64}},
+    }
+    return Plan(load_study(study), "results/benchmark")
+
+
+def _head_group(work: Work, horizon: float) -> dict[str, Any]:
+    covariance = {"family": "identity", "scale": VARIANCE}
+    return {
+        "law": {"name": "gaussian", "dimension": work.width, "covariance": covariance},
+        "head": {"score": "query_key", "seed": HEAD_SEED, "horizons": [horizon]},
+    }
+
+
+def _layer_group(work: Work) -> dict[str, Any]:
+    model = f"h{work.heads}_d{work.width}"
+    tokens = 2 * work.largest
+    return {
+        "law": {"name": "pool", "model": model, "text": "none", "tokens": tokens, "layers": [0]},
+        "sampler": "iid",
+    }
+
+
+def layer_rows(work: Work, horizon: float = 1.0) -> NDArray[np.float32]:
+    """Return the rows of a made-up layer: every head is a query-key head on tokens of its own.
+
+    Parameters
+    ----------
+    work : Work
+    horizon : float
+        Of every head.
+
+    Returns
+    -------
+    ndarray, shape (3, heads, 2 n_max, width), float32
+        Queries, keys (not scaled by 1/sqrt(width), as `tsc_engine.laws.pool.Pool` takes them) and
+        values; tokens are N(0, 0.1 I).
+    """
+    from tsc_engine.heads import HeadOptions, score_matrix
+
+    generator = np.random.Generator(np.random.Philox(SEED))
+    covariance = VARIANCE * np.eye(work.width)
+    rows = np.empty((3, work.heads, 2 * work.largest, work.width), np.float32)
+    for head in range(work.heads):
+        tokens = generator.normal(scale=np.sqrt(VARIANCE), size=rows.shape[2:])
+        options = HeadOptions(score="query_key", seed=head, horizon=horizon)
+        rows[0, head] = tokens @ score_matrix(options, covariance).T
+        rows[1, head] = np.sqrt(work.width) * tokens
+        rows[2, head] = tokens
+    return rows
+
+
+@dataclass(frozen=True)
+class DrawnProblem(Problem):
+    """A problem whose tokens are drawn already: the engine's reductions run without the draw.
+
+    Attributes
+    ----------
+    tokens : Tokens
+        Of the one replicate there is, at the largest size.
+    """
+
+    tokens: Tokens = field(compare=False)
+
+    def draw(self, seed: int, replicate: int, count: int) -> Tokens:
+        """Return the first rows of the tokens, whatever the seed and the replicate are."""
+        queries, keys, values = (rows[:, :count] for rows in self.tokens)
+        return Tokens(queries, keys, values)
+
+
+def drawn(work: Work, horizon: float = 1.0) -> DrawnProblem:
+    """Draw the tokens of a work's replicate."""
+    from tsc_engine.laws import RowLaw
+
+    (planned,) = plan_of([work], [{"name": "numpy_cpu"}], horizon).problems
+    problem = planned.problem
+    if isinstance(problem.law, RowLaw):
+        problem.law.attach(layer_rows(work, horizon))
+    tokens = problem.draw(SEED, 0, work.largest)
+    for rows in tokens:
+        rows.flags.writeable = False
+    return DrawnProblem(problem.spec, problem.law, problem.sampler, tokens)
