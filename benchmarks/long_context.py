@@ -30,7 +30,7 @@ EXACT_SIZES = (10**6, 10**12)
 RESULTS = Path(__file__).parent / "results"
 
 
-def _checked(record: Record | None) -> Record:
+def checked(record: Record | None) -> Record:
     """Return a record that is there and ok.
 
     Raises
@@ -78,7 +78,7 @@ def measure(
     (cell,) = planned.cells
     with tempfile.TemporaryDirectory() as folder:
         ended = run_estimate(cell, Path(folder), quiet)
-    seconds = float(_checked(ended.record).about["seconds"])
+    seconds = float(checked(ended.record).about["seconds"])
     return {
         "row": work.name if sizes is None else f"1 head, d {work.width}, n {sizes[-1]:.0e}",
         "estimator": cell.label,
