@@ -73,8 +73,7 @@ def measure(
     RuntimeError
         If the job fails or its outcome is not ``ok``.
     """
-    plan = plan_of([work], [choice], sizes=sizes)
-    (planned,) = plan.problems
+    planned = plan_of(work, [choice], sizes=sizes)
     (cell,) = planned.cells
     with tempfile.TemporaryDirectory() as folder:
         ended = run_estimate(cell, Path(folder), quiet)

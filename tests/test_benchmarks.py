@@ -282,8 +282,8 @@ def test_threads_are_set_before_the_libraries_are_there() -> None:
 def test_a_peak_is_that_of_the_job_alone(tmp_path: Path) -> None:
     """The process that starts a job is larger than the job, and must not be counted."""
     large = np.ones(2**26)
-    plan = plan_of([Work(1, 8, 64)], [{"name": "numpy_cpu"}])
-    ended = run_estimate(plan.problems[0].cells[0], tmp_path)
+    (cell,) = plan_of(Work(1, 8, 64), [{"name": "numpy_cpu"}]).cells
+    ended = run_estimate(cell, tmp_path)
     assert large.nbytes == 512 * 2**20
     # An interpreter with NumPy, and no more than that with 64 tokens.
     assert 20.0 < ended.peak_mib < 256.0
@@ -294,7 +294,8 @@ def test_a_peak_is_that_of_the_job_alone(tmp_path: Path) -> None:
 
 
 def test_rows_of_memory(tmp_path: Path) -> None:
-    works = [Work(1, 8, 64), Work(2, 8, 64)]
+    # Two sizes of one problem, as in the grid.
+    works = [Work(1, 8, 64), Work(2, 8, 64), Work(2, 8, 128)]
     choices = [{"name": "numpy_cpu", "options": {"dtype": "float32"}}, {"name": "gaussian_exact"}]
     rows = list(memory_command.measure(works, choices))
     # The exact estimator has nothing to say of a pool.
@@ -302,8 +303,9 @@ def test_rows_of_memory(tmp_path: Path) -> None:
         (works[0].name, "numpy_cpu"),
         (works[0].name, "gaussian_exact"),
         (works[1].name, "numpy_cpu"),
+        (works[2].name, "numpy_cpu"),
     ]
-    assert [row.replicates for row in rows] == [2, 0, 2]
+    assert [row.replicates for row in rows] == [2, 0, 2, 2]
     for row in rows:
         assert 0.0 < row.own_mib <= row.claim_mib
         assert row.measured_mib > 20.0
@@ -321,7 +323,7 @@ def test_rows_of_memory(tmp_path: Path) -> None:
 def test_a_job_in_part_has_nearly_the_memory_of_a_whole_one(tmp_path: Path) -> None:
     work, choice = Work(1, 64, 8192), {"name": "numpy_cpu", "options": {"dtype": "float32"}}
     (row,) = memory_command.measure([work], [choice], in_part=True)
-    whole = run_estimate(plan_of([work], [choice]).problems[0].cells[0], tmp_path)
+    whole = run_estimate(plan_of(work, [choice]).cells[0], tmp_path)
     assert row.part
     assert row.replicates == 1
     assert "ended after the first outputs" in memory_table.text_of_rows([row])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tsc_engine.problems import Problem, Tokens
 
 if TYPE_CHECKING:
-    from tsc_engine.plan import Plan
+    from tsc_engine.plan import PlannedProblem
 
 #: Variance of each coordinate of a token, as in the group ``paper`` of config.yaml.
 VARIANCE = 0.1
@@ -74,65 +74,61 @@ def grid(quick: bool = False) -> list[Work]:
 
 
 def plan_of(
-    works: Sequence[Work],
+    work: Work,
     estimators: Sequence[Mapping[str, Any]],
     horizon: float = 1.0,
     block: int = 1,
     sizes: Sequence[int] | None = None,
-) -> Plan:
-    """Plan a study whose problems are the works, in their order; self queries.
+) -> PlannedProblem:
+    """Plan a study whose only problem is a work; self queries.
 
     Parameters
     ----------
-    works : sequence of Work
+    work : Work
     estimators : sequence of mapping
         Entries of a study's ``estimators``.
     horizon : float
-        Horizon of every head: 1 gives moderate scores, 8 sharp ones.
+        Horizon of a head: 1 gives moderate scores, 8 sharp ones.
     block : int
         Replicates, all in one job.
     sizes : sequence of int, optional
-        Of all works, instead of their own.
+        Instead of the work's own.
 
     Returns
     -------
-    Plan
+    PlannedProblem
         A layer's pool has no rows yet: `layer_rows`.
     """
     from tsc_engine.plan import Plan
     from tsc_engine.study import load_study
 
-    study = {
+    study: dict[str, Any] = {
         "study": "benchmark",
         "seed": SEED,
         "epsilon": 0.2,
-        "sizes": list(sizes or works[0].sizes),
+        "sizes": list(sizes or work.sizes),
         "replicates": block,
         "statistics": ["mean", "covariance", "second_moment"],
         "estimators": [dict(choice) for choice in estimators],
-        "problems": [
-            {
-                "group": f"h{work.heads}_d{work.width}_n{work.largest}",
-                "sizes": list(sizes or work.sizes),
-                "block_replicates": block,
-                **(_head_group(work, horizon) if work.heads == 1 else _layer_group(work)),
-            }
-            for work in works
-        ],
-        "models": {
-            f"h{heads}_d{width}": {
-                "package": "made-up-rows",
-                "version": "0",
-                "sha256": "0" * 64,
-                "layers": 1,
-                "heads": heads,
-                "width": width,
-            }
-            for heads, width in {(work.heads, work.width) for work in works if work.heads > 1}
-        },
-        "texts": {"none": {"package": "made-up-rows", "file": "none", "sha256": "0" * 64}},
     }
-    return Plan(load_study(study), "results/benchmark")
+    group = {"group": "work", "block_replicates": block}
+    if work.heads == 1:
+        study["problems"] = [group | _head_group(work, horizon)]
+    else:
+        study |= _sources(work)
+        study["problems"] = [group | _layer_group(work)]
+    (planned,) = Plan(load_study(study)).problems
+    return planned
+
+
+def _sources(work: Work) -> dict[str, Any]:
+    """Return a model and a text that nobody fetches: the rows are made up."""
+    package = {"package": "made-up-rows", "sha256": "0" * 64}
+    shape = {"layers": 1, "heads": work.heads, "width": work.width}
+    return {
+        "models": {"made_up": {**package, "version": "0", **shape}},
+        "texts": {"made_up": {**package, "file": "none"}},
+    }
 
 
 def _head_group(work: Work, horizon: float) -> dict[str, Any]:
@@ -144,10 +140,9 @@ def _head_group(work: Work, horizon: float) -> dict[str, Any]:
 
 
 def _layer_group(work: Work) -> dict[str, Any]:
-    model = f"h{work.heads}_d{work.width}"
-    tokens = 2 * work.largest
+    sources = {"model": "made_up", "text": "made_up"}
     return {
-        "law": {"name": "pool", "model": model, "text": "none", "tokens": tokens, "layers": [0]},
+        "law": {"name": "pool", **sources, "tokens": 2 * work.largest, "layers": [0]},
         "sampler": "iid",
     }
 
@@ -203,8 +198,7 @@ def drawn(work: Work, horizon: float = 1.0) -> DrawnProblem:
     """Draw the tokens of a work's replicate."""
     from tsc_engine.laws import RowLaw
 
-    (planned,) = plan_of([work], [{"name": "numpy_cpu"}], horizon).problems
-    problem = planned.problem
+    problem = plan_of(work, [{"name": "numpy_cpu"}], horizon).problem
     if isinstance(problem.law, RowLaw):
         problem.law.attach(layer_rows(work, horizon))
     tokens = problem.draw(SEED, 0, work.largest)

@@ -62,10 +62,10 @@ def measure(
     RuntimeError
         If a job fails.
     """
-    plan = plan_of(works, choices, block=1 if in_part else REPLICATES)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for work, planned in zip(works, plan.problems, strict=True):
+        for work in works:
+            planned = plan_of(work, choices, block=1 if in_part else REPLICATES)
             if planned.source is not None:
                 write_made_pool(planned, work, folder)
             for cell in planned.cells:
