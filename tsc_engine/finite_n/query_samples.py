@@ -170,8 +170,10 @@ def sampled_average(
         np.concatenate([run.weights for run in runs]),
         even=head.even,
     )
-    coefficients = lookup.coefficients(every)
     count = runs[0].weights.size
+    # Views from here on: wide queries are the most of what this holds.
+    runs = [_part(every, slice(i * count, (i + 1) * count)) for i in range(len(runs))]
+    coefficients = lookup.coefficients(every)
     sizes = _sizes(head, every, coefficients, len(runs))
     share = np.zeros(keys.sizes.size)
     if reference is not None:
@@ -222,8 +224,21 @@ def sampled_average(
 
 
 def _sizes(head: Head, every: QueryPoints, c: Coefficients, runs: int) -> TermSizes:
-    found = term_sizes(head, every, c, tabulated=True)
-    return TermSizes(*(size / runs for size in found))
+    """Return averages of the absolute terms over all runs, one run at a time."""
+    count = every.weights.size // runs
+    found = []
+    for i in range(runs):
+        part = slice(i * count, (i + 1) * count)
+        own = Coefficients(*(values[..., part] for values in c))
+        found.append(term_sizes(head, _part(every, part), own, tabulated=True))
+    return TermSizes(*(sum(sizes) / runs for sizes in zip(*found, strict=True)))
+
+
+def _part(points: QueryPoints, part: slice) -> QueryPoints:
+    """Return some of the points, not copied."""
+    return QueryPoints(
+        points.tokens[part], points.scores[part], points.weights[part], even=points.even
+    )
 
 
 def _matched_share(
