@@ -378,7 +378,7 @@ def test_records_have_the_size_that_is_said(
             assert supported is not (cell.label == "gaussian_exact" and planned.group == "ball")
             (block,) = cell.blocks
             estimate, errors = tmp_path / "estimate.npz", tmp_path / "errors.npz"
-            make_estimate(cell.estimate, *block, estimate, lambda done, total: None)
+            make_estimate(cell.estimate, *block, estimate)
             make_errors(cell.errors, limit, [estimate], errors)
             replicates = block[1] - block[0] + 1
             assert disk.estimate_bytes(planned, cell, replicates, supported) == pytest.approx(
@@ -404,7 +404,7 @@ def test_arrays_of_a_large_block_are_counted_to_a_percent(tmp_path: Path) -> Non
     cell = planned.cells[0]
     limit, estimate, errors = (tmp_path / f"{name}.npz" for name in "lse")
     make_limit(planned.limit, limit)
-    make_estimate(cell.estimate, 0, 63, estimate, lambda done, total: None)
+    make_estimate(cell.estimate, 0, 63, estimate)
     make_errors(cell.errors, limit, [estimate], errors)
     assert disk.estimate_bytes(planned, cell, 64, True) == pytest.approx(
         estimate.stat().st_size, rel=0.01

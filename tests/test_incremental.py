@@ -68,7 +68,7 @@ def test_report_edited(clone: Clone) -> None:
 
 
 def test_command_line_and_registry_edited(clone: Clone) -> None:
-    for path in ("cli", "plugins", "plan", "jobs/computing", "runs"):
+    for path in ("cli", "plugins", "plan", "progress", "jobs/computing", "runs"):
         _append(clone, f"tsc_engine/{path}.py")
     assert clone.planned() == {}
 

@@ -77,15 +77,11 @@ def sampled(plan: Plan) -> tuple[PlannedProblem, Cell]:
     return problem, problem.cells[0]
 
 
-def silent(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
-
-
 def estimate(plan: Plan, path: str, first: int, last: int) -> None:
     *_, problem, folder, _ = path.split("/")
     address = (problem, *folder.split("~"))
     decisions = [Path(path) for path in plan.decision_paths(*address)]
-    make_estimate(plan.stage_of(*address).estimate, first, last, Path(path), silent, *decisions)
+    make_estimate(plan.stage_of(*address).estimate, first, last, Path(path), None, *decisions)
 
 
 def run(plan: Plan) -> tuple[Record, list[dict[str, Any]]]:

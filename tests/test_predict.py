@@ -67,7 +67,7 @@ def workflow(folder: Path, config: dict) -> list[dict]:
         (cell,) = (cell for cell in planned.cells if cell.errors["exact"])
         limit, block, errors, rates = (folder / f"{number}{kind}" for kind in "lber")
         make_limit(planned.limit, limit)
-        make_estimate(cell.estimate, 0, 0, block, lambda done, total: None)
+        make_estimate(cell.estimate, 0, 0, block)
         make_errors(cell.errors, limit, [block], errors)
         job = planned.rates | {"errors": [[cell.label, cell.errors["digest"]]]}
         make_rates(job, planned.problem.id, [errors], rates)

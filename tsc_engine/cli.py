@@ -451,8 +451,10 @@ def job_limit(job: dict[str, Any], output: Path) -> None:
     """Compute the infinite-token limit of a problem."""
     _serial(1)
     from tsc_engine.jobs.computing import make_limit
+    from tsc_engine.progress import Meter
 
-    make_limit(job, output)
+    with Meter(sys.stderr) as progress:
+        make_limit(job, output, progress)
 
 
 @job_group.command("estimate")
@@ -467,12 +469,10 @@ def job_estimate(
     """Compute the estimates of one block of replicates, if a DECISION says that it is needed."""
     _serial(int(job["options"].get("threads", 1)))
     from tsc_engine.jobs.computing import make_estimate
+    from tsc_engine.progress import Meter
 
-    def progress(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            click.echo(f"\r{done} of {total} replicates", err=True, nl=done == total)
-
-    make_estimate(job, first, last, output, progress, decision)
+    with Meter(sys.stderr) as progress:
+        make_estimate(job, first, last, output, progress, decision)
 
 
 @job_group.command("precision")

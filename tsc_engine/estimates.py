@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ from tsc_engine.problems import Problem
 from tsc_engine.statistics import Moments
 from tsc_engine.storage import Outcome, Record, cause_of, pack_symmetric
 
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from tsc_engine.progress import Progress
 
 
 def _packed(moments: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
@@ -52,8 +53,8 @@ def sample_moments(
     seed : int
         Seed of the study.
     replicates : range
-    progress : callable, optional
-        Called with (replicates done, replicates in all).
+    progress : Progress, optional
+        Told what is done after every item of the estimator.
 
     Returns
     -------
@@ -67,30 +68,105 @@ def sample_moments(
     """
     parts: list[dict[str, NDArray[np.float64]]] = []
     at_once = batch_replicates(estimator, problem, request)
+    account = _Account(progress, problem, request, len(replicates))
     for start in range(replicates.start, replicates.stop, at_once):
         chosen = range(start, min(start + at_once, replicates.stop))
         batch = _drawn(problem, seed, chosen, request.sizes[-1])
+        account.open(len(chosen))
         if problem.queries == "map":
-            parts.append({"map": _largest_deviations(estimator, problem, batch, request)})
+            parts.append({"map": _largest_deviations(estimator, problem, batch, request, account)})
         else:
-            parts.append(_batch_moments(estimator, problem, batch, request))
-        if progress is not None:
-            progress(chosen.stop - replicates.start, len(replicates))
+            parts.append(_batch_moments(estimator, problem, batch, request, account))
+        account.close()
     return {name: np.concatenate([part[name] for part in parts]) for name in request.moments}
 
 
+class _Account:
+    """Counts the pairs of query and key that are done, and tells a job's progress of them.
+
+    At the first size that reads a query it has met all keys so far, and at each further size those
+    that came since: the sum is n_max for each query, whether an estimator sweeps once over the
+    pairs or goes size by size. At map queries the largest deviations are sought after the pass;
+    pairs count when they are found.
+    """
+
+    def __init__(
+        self, progress: Progress | None, problem: Problem, request: Request, replicates: int
+    ) -> None:
+        self._progress = progress
+        self._heads = problem.heads
+        self._probes = request.probes
+        self._is_map = problem.queries == "map"
+        self._sizes = request.sizes
+        swept = request.sizes[-1:] if problem.growing is None else request.sizes
+        self._each = problem.heads * sum((request.probes or size) * size for size in swept)
+        self._replicates, self._closed, self._opened = replicates, 0, 0
+        self._pairs, self._told = 0, 0
+        self._unread: list[int] = []
+        if progress is not None:
+            progress.begin(replicates * self._each)
+
+    def open(self, replicates: int) -> None:
+        """Begin a batch of some replicates."""
+        self._opened, self._pairs, self._told = replicates, 0, 0
+        self._unread = [self._probes or size for size in self._sizes]
+
+    def read(self, sizes: tuple[int, ...], index: int, offset: int, queries: range) -> None:
+        """Count queries that a pass over some sizes, the offset-th of all and on, read at one."""
+        if self._progress is None:
+            return
+        before = sizes[index - 1] if index else 0
+        pairs = len(queries) * (sizes[index] - before)
+        if self._probes is None:
+            pairs += max(0, queries.stop - max(queries.start, before)) * before
+        self._unread[offset + index] -= len(queries)
+        self._pairs += self._opened * self._heads * pairs
+        self._tell(0 if self._is_map else self._pairs)
+
+    def close(self) -> None:
+        """End the batch."""
+        if self._progress is not None:
+            pairs = self._opened * self._each
+            self._closed, self._opened = self._closed + self._opened, 0
+            self._tell(pairs)
+
+    def _tell(self, pairs: int) -> None:
+        assert self._progress is not None
+        self._progress.advance(pairs - self._told, self._where)
+        self._told = pairs
+
+    def _where(self) -> str:
+        whole = f"{self._closed:,} of {self._replicates:,} replicates"
+        if not self._opened:
+            return whole
+        following = "next" if self._opened == 1 else f"next {self._opened:,}"
+        if self._is_map and not any(self._unread):
+            return f"{whole}, {following}: largest deviations"
+        share = self._pairs / (self._opened * self._each)
+        read = self._unread.count(0)
+        return f"{whole}, {following} at {share:.0%} ({read} of {len(self._sizes)} sizes)"
+
+
 def _batch_moments(
-    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+    estimator: SamplingEstimator,
+    problem: Problem,
+    batch: Batch,
+    request: Request,
+    account: _Account,
 ) -> dict[str, NDArray[np.float64]]:
     counts = [request.probes or size for size in request.sizes]
     moments = Moments(request.moments, counts, request.polynomials)
-    for size_index, _, values in _outputs(estimator, problem, batch, request):
+    for size_index, _, values in _outputs(estimator, problem, batch, request, account):
         moments.update(size_index, values)
     return moments.finish()
 
 
 def _largest_deviations(
-    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+    estimator: SamplingEstimator,
+    problem: Problem,
+    batch: Batch,
+    request: Request,
+    account: _Account,
 ) -> NDArray[np.float64]:
     """Return ``sup |Gamma_n - Gamma|`` on the ball, (replicates, 1, sizes).
 
@@ -103,7 +179,7 @@ def _largest_deviations(
     assert points is not None
     lead = (len(batch.replicates), len(request.sizes), len(points))
     outputs = np.full((*lead, problem.value_width), np.nan)
-    for size_index, read, values in _outputs(estimator, problem, batch, request):
+    for size_index, read, values in _outputs(estimator, problem, batch, request, account):
         on_host = values.cpu() if hasattr(values, "cpu") else values
         outputs[:, size_index, read] = np.asarray(on_host, np.float64)[:, 0]
     if not np.isfinite(outputs).all():
@@ -118,7 +194,11 @@ def _largest_deviations(
 
 
 def _outputs(
-    estimator: SamplingEstimator, problem: Problem, batch: Batch, request: Request
+    estimator: SamplingEstimator,
+    problem: Problem,
+    batch: Batch,
+    request: Request,
+    account: _Account,
 ) -> Iterator[tuple[int, slice, Any]]:
     """Yield what the estimator gives, checked; complete at the end.
 
@@ -144,6 +224,7 @@ def _outputs(
             if shape != expected:
                 raise ValueError(f"outputs have shape {shape}, expected {expected}")
             yield outputs.size_index + offset, outputs.queries, outputs.values
+            account.read(asked.sizes, outputs.size_index, offset, read)
         found = [int(read.sum()) for read in seen]
         if found != counts:
             raise ValueError(f"outputs for {found} queries, expected {counts}")

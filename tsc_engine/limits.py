@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from tsc_engine.problems import Problem
 from tsc_engine.softmax import nested_softmax
 from tsc_engine.statistics import POLYNOMIAL, Moments, Terms
 from tsc_engine.storage import pack_symmetric
+
+if TYPE_CHECKING:
+    from tsc_engine.progress import Progress
 
 #: Queries of the float64 check of a pool's float32 limit.
 CHECKED_QUERIES = 256
@@ -31,7 +34,9 @@ FLOAT32_ERROR = 1e-5
 
 
 def limit_arrays(
-    problem: Problem, wanted: Mapping[str, Terms] | None = None
+    problem: Problem,
+    wanted: Mapping[str, Terms] | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """Return the limit of a problem.
 
@@ -41,6 +46,8 @@ def limit_arrays(
         With its rows attached, if it is a pool.
     wanted : mapping, optional
         Terms of the study's polynomials.
+    progress : Progress, optional
+        Told what is done where it takes long: at a pool.
 
     Returns
     -------
@@ -70,7 +77,7 @@ def limit_arrays(
             found = _token_law(problem, problem.law, chosen)
         found |= facts
     elif isinstance(problem.law, RowLaw):
-        found = _full_attention(problem, problem.law, chosen)
+        found = _full_attention(problem, problem.law, chosen, progress)
     else:
         raise TypeError(f"the law {problem.law.name} is neither a token law nor a row law")
     for name in ("mean", "second_moment", "map_scale"):
@@ -258,7 +265,7 @@ def _map_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]
 
 
 def _full_attention(
-    problem: Problem, law: RowLaw, chosen: Mapping[str, Terms]
+    problem: Problem, law: RowLaw, chosen: Mapping[str, Terms], progress: Progress | None = None
 ) -> dict[str, NDArray[np.float64]]:
     """Full attention over a pool, head by head, in float32 with float64 sums.
 
@@ -279,10 +286,22 @@ def _full_attention(
     names = ("mean", "second_moment", *(POLYNOMIAL + name for name in wanted))
     hard = problem.limit_is_hardmax
     attend = nested_hardmax if hard else nested_softmax
+    heads, read = len(queries), 0
+
+    def where() -> str:
+        done, further = divmod(read, law.size)
+        following = f", next at {further:,} of {law.size:,} queries" if further else ""
+        return f"{done:,} of {heads:,} heads{following}"
+
+    if progress is not None:
+        progress.begin(heads * law.size**2)
     for query, key, value in zip(queries, keys, values, strict=True):
         moments = Moments(names, pool, wanted)
         for _, _, outputs in attend(query, key, value, pool, "float64" if hard else "float32"):
             moments.update(0, outputs[None, None])
+            read += len(outputs)
+            if progress is not None:
+                progress.advance(len(outputs) * law.size, where)
         found = moments.finish()
         for name in chosen:
             root = np.sqrt(found[f"{POLYNOMIAL}{name}^2"][0, 0, 0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ MANY_JOBS = 2000
 
 #: Open lock files of this process; closing one would release its lock.
 _held: list[int] = []
+
+#: What ends the lines about the progress of a run.
+_followed: list[Callable[[], None]] = []
 
 
 def share_environment(engine: str | None) -> None:
@@ -92,8 +96,20 @@ def warnings(plan: Plan) -> list[str]:
     return found
 
 
-def begin(plan: Plan) -> None:
-    """Prepare the results folder at the start of a run: lock, and jobs too long for a command."""
+def begin(plan: Plan, making: Callable[[], Iterable[str]] | None = None) -> None:
+    """Begin a run: lock its folder, write jobs too long for a command, and follow its progress.
+
+    Parameters
+    ----------
+    plan : Plan
+    making : callable, optional
+        Returns the paths that the run makes; if not given, those of jobs that are not done.
+
+    Raises
+    ------
+    BlockingIOError
+        If another run has the folder.
+    """
     for warning in warnings(plan):
         print(f"warning: {warning}", file=sys.stderr)
     folder = Path(plan.results)
@@ -104,3 +120,12 @@ def begin(plan: Plan) -> None:
         needed = job is plan.summary or len(text) >= LONGEST_ARGUMENT
         if needed and not (path.is_file() and path.read_text() == text):
             write_text(path, text)
+    from tsc_engine.progress import follow_run
+
+    _followed.append(follow_run(plan, making))
+
+
+def end() -> None:
+    """End the lines about the progress of the runs of this process."""
+    while _followed:
+        _followed.pop()()

@@ -6,10 +6,9 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tsc_engine import roots
 from tsc_engine.jobs import Job, check_sources, rows_path
@@ -27,6 +26,9 @@ from tsc_engine.storage import (
     write_record,
 )
 from tsc_engine.supervision import PLUGINS_VARIABLE
+
+if TYPE_CHECKING:
+    from tsc_engine.progress import Progress
 
 
 def _registry() -> Registry:
@@ -74,7 +76,7 @@ def _peak_mb() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-def make_limit(job: Job, output: Path) -> None:
+def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None:
     """Compute the limit of a problem."""
     registry = _registry()
     law = _law_class(job, registry)
@@ -86,7 +88,7 @@ def make_limit(job: Job, output: Path) -> None:
     try:
         record = Record(
             job["digest"],
-            arrays=limit_arrays(problem_of(job, law), job["polynomials"]),
+            arrays=limit_arrays(problem_of(job, law), job["polynomials"], progress),
             about=about,
         )
     except PoolMissing as error:
@@ -106,7 +108,7 @@ def make_estimate(
     first: int,
     last: int,
     output: Path,
-    progress: Callable[[int, int], None],
+    progress: Progress | None = None,
     decision: Path | None = None,
 ) -> None:
     """Compute the estimates of one block of replicates, or record that it is not needed.

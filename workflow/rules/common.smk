@@ -20,6 +20,7 @@ from tsc_engine.jobs.sources import retry_token
 from tsc_engine.plan import Plan
 from tsc_engine.runs import (
     begin,
+    end,
     job_argument,
     plan_path,
     share_environment,
@@ -54,16 +55,26 @@ def errors_cell(wildcards):
     return PLAN.errors_of(wildcards.problem, wildcards.estimator, wildcards.made_by)
 
 
+def outputs_to_make():
+    """Paths that this run makes; none where Snakemake is asked not to show progress."""
+    quiet = {kind.name for kind in workflow.output_settings.quiet or ()}
+    if quiet & {"ALL", "PROGRESS"}:
+        return []
+    return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]
+
+
 onstart:
     try:
-        begin(PLAN)
+        begin(PLAN, outputs_to_make)
     except BlockingIOError as taken:
         raise WorkflowError(str(taken))
 
 
 onsuccess:
+    end()
     print(f"The report is {RESULTS}/report.html")
 
 
 onerror:
+    end()
     print("Some jobs failed: the last line of each log says why. Run the same command again to go on.")
