@@ -471,6 +471,8 @@ def test_a_job_does_not_fail_with_its_log(tmp_path: Path, log: str) -> None:
         pytest.skip("this system has no /dev/full")
     command = ["sh", "-c", f'exec "$@" 2>{log}', "sh", *job_command(tmp_path)]
     variables = os.environ | {progress.INTERVAL_VARIABLE: "0.01"}
+    # Python's own buffer would keep what is not written, and end with code 120 because of it.
+    variables.pop("PYTHONUNBUFFERED", None)
     assert subprocess.run(command, cwd=ROOT, env=variables).returncode == 0
     assert (tmp_path / "x.npz").is_file()
 
@@ -535,13 +537,29 @@ def test_replicates_that_are_not_needed_are_no_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}"])
 def test_a_damaged_decision_counts_as_one_for_more(tmp_path: Path, text: str) -> None:
+    (tmp_path / "limit").write_text("")
+    (tmp_path / "block0").write_text("")
     run = RunProgress(made_jobs(), None, tmp_path)
     (tmp_path / "decision").write_text(text)
-    (tmp_path / "limit").write_text("")
+    (tmp_path / "block1").write_text("")
     run.look()
-    assert run.line(1.0).endswith(
-        "2 of 6 results, 1% of the nominal work, 1 s elapsed, about 57 s left"
+    assert run.line(5.0) == (
+        "progress: 4 of 6 results, 51% of the nominal work, 5 s elapsed, about 7 s left"
     )
+
+
+def test_a_time_is_told_from_enough_work_or_enough_results(tmp_path: Path) -> None:
+    jobs = [PlannedJob("estimate", "g", "", (f"{i}",), (), 1.0) for i in range(1000)]
+    paths = [job.outputs[0] for job in jobs]
+    few, long = (RunProgress(jobs[:n], paths[:n], tmp_path) for n in (1000, 25))
+    for count in range(1, 21):
+        (tmp_path / f"{count}").write_text("")
+        few.look()
+        long.look()
+        # 2% of the work are not enough, but 20 results are.
+        assert few.line(60.0).endswith("left") == (count >= 20)
+        # One result of 25 is 4% of the work.
+        assert long.line(60.0).endswith("left") == (count >= 2)
 
 
 def test_only_what_a_run_makes_counts_and_only_when_it_is_new(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ INTERVAL_VARIABLE = "TSC_PROGRESS_SECONDS"
 REDRAW_SECONDS = 0.2
 #: Seconds between two lines of a run on a terminal, between those of Snakemake.
 RUN_SECONDS = 30.0
+#: The time left of a run is said once it has made this share of its work or so many results: jobs
+#: that are under way do not count, so that a rate from fewer is far too low.
+KNOWN_SHARE, KNOWN_RESULTS = 0.05, 20
 #: Looks at the results of a run take at most this share of the time.
 LOOKING_SHARE = 0.01
 
@@ -196,7 +199,8 @@ class RunProgress:
             f"{math.floor(100.0 * share)}% of the nominal work",
             f"{elapsed_text(elapsed)} elapsed",
         ]
-        if made > 0.0 and left > 0.0:
+        known = made >= KNOWN_SHARE * (made + left) or len(self._made) >= KNOWN_RESULTS
+        if known and made > 0.0 and left > 0.0:
             undecided = (
                 block
                 for decision, blocks in self._waiting.items()
