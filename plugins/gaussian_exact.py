@@ -38,6 +38,19 @@ class GaussianExact(ExactEstimator):
             return No("one token alone has no other to attend to")
         return super().supports(problem, request)
 
+    def memory_bytes(self, problem: Problem, request: Request) -> int:
+        """Return the libraries, and for self queries the sampled ones with their coefficients."""
+        width, sizes = problem.dimension, len(request.sizes)
+        if problem.queries not in {"self", "self_without_diagonal"} or width == 1:
+            return 16 * 2**20 + 160 * 8 * width**2
+        if width == 2:
+            return 64 * 2**20
+        from tsc_engine.finite_n.query_samples import sampled_queries
+
+        # Tokens, scores and some twenty coefficients at every size, as measured.
+        queries = sampled_queries(width) * 8 * (2 * width + 16 * sizes)
+        return 115 * 2**20 + queries + 160 * 8 * width**2
+
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
         from tsc_engine.finite_n.gaussian import expected_moments

@@ -40,6 +40,12 @@ class RadialExact(ExactEstimator):
             return No("one token alone has no other to attend to")
         return super().supports(problem, request)
 
+    def memory_bytes(self, problem: Problem, request: Request) -> int:
+        """Return the libraries, and the queries that a general head is averaged over, measured."""
+        if problem.head.score == "identity":
+            return 16 * 2**20
+        return (64 if problem.dimension <= 3 else 180) * 2**20
+
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
         from tsc_engine.finite_n.radial import expected_moments_radial

@@ -55,7 +55,7 @@ LEAST = 32
 LOG2_E = math.log2(math.e)
 
 #: What torch itself takes when it is loaded, bytes.
-LIBRARY = 300 * 2**20
+LIBRARY = 190 * 2**20
 
 Found = list[tuple[int, slice, "torch.Tensor"]]
 

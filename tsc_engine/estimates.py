@@ -78,6 +78,8 @@ def sample_moments(
         else:
             parts.append(_batch_moments(estimator, problem, batch, request, account))
         account.close()
+        # Before the next one is drawn: two batches are not held at a time.
+        del batch
     return {name: np.concatenate([part[name] for part in parts]) for name in request.moments}
 
 

@@ -39,8 +39,8 @@ LEAST_MINUTES, SLOWNESS = 30, 5.0
 MATRICES = 10
 #: Largest block that the cost models may choose; more would round small studies up too far.
 LARGEST_BLOCK = 32
-#: Memory of an interpreter with NumPy, MiB.
-INTERPRETER_MIB = 160
+#: Memory of an interpreter with NumPy and the registry, and of one with SciPy beside, MiB.
+INTERPRETER_MIB, LIMIT_MIB = 72, 320
 
 Job = dict[str, Any]
 #: What the problems of a group differ in, and the value of one of them (None: not a number).
@@ -165,11 +165,11 @@ class PlannedProblem:
             peak = MATRICES * 8 * dimension**2
             if self.problem.queries == "map":
                 peak += 300 * 2**20 + 4 * 8 * 512 * dimension**2
-            return 2 * INTERPRETER_MIB + peak // 2**20
+            return LIMIT_MIB + peak // 2**20
         tokens = int(self.source.job["law"]["tokens"])
         rows = 3 * self.problem.heads * tokens * self.problem.key_width
         # float64 copies of all rows, scaled keys and queries beside them, and one head's copies.
-        return 2 * INTERPRETER_MIB + 16 * rows // 2**20
+        return LIMIT_MIB + 16 * rows // 2**20
 
 
 def power_of_two_below(value: float) -> int:

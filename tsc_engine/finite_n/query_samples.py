@@ -138,6 +138,15 @@ def _searched(head: Head, keys: Keys, queries: Queries) -> _Mixture:
     return mixture
 
 
+def _log2_points(width: int) -> int:
+    return _LOG2_POINTS if width <= _WIDE else _LOG2_POINTS_WIDE
+
+
+def sampled_queries(width: int) -> int:
+    """Return how many queries of a width an average is made of, held in memory at once."""
+    return int((_SCRAMBLES + 1) * 2 ** _log2_points(width))
+
+
 def sampled_average(
     head: Head, lookup: WeightLookup, queries: Queries, reference: Reference | None
 ) -> tuple[QuerySums, QuerySums, TermSizes]:
@@ -158,7 +167,7 @@ def sampled_average(
     sizes : TermSizes
     """
     keys = lookup.keys
-    log2_points = _LOG2_POINTS if head.value.shape[0] <= _WIDE else _LOG2_POINTS_WIDE
+    log2_points = _log2_points(head.value.shape[0])
     mixture = _searched(head, keys, queries)
     runs = []
     for scramble in range(_SCRAMBLES + 1):
