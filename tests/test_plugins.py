@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from tsc_engine.plugins import load
+from tsc_engine.plugins import load, load_named
 
 DROPINS = Path(__file__).parent / "dropins"
 LAWS = [
@@ -99,3 +99,17 @@ def test_listing(tmp_path: Path) -> None:
         ).stdout
     )
     assert [entry["status"] for entry in listed] == ["ok"] * (len(LAWS) + 4) + ["broken"]
+
+
+def test_a_job_loads_its_own_plugins_only_and_they_are_those_of_everything() -> None:
+    everything = load([DROPINS])
+    for law, estimator in (("gaussian", "numpy_cpu"), ("pool", None)):
+        few = load_named(law, estimator, [DROPINS])
+        assert list(few.laws) == [law]
+        assert list(few.estimators) == ([] if estimator is None else [estimator])
+        assert few.laws[law] is everything.laws[law]
+        assert all(few.estimators[name] is everything.estimators[name] for name in few.estimators)
+    for law, estimator in (("segment", "numpy_cpu"), ("gaussian", "plain_softmax"), ("no", None)):
+        found = load_named(law, estimator, [DROPINS])
+        assert list(found.laws) == list(everything.laws)
+        assert list(found.estimators) == list(everything.estimators)

@@ -12,12 +12,18 @@ import ast
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+import os
+import secrets
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tsc_engine.identity import digest
 
 _ENGINE = Path(__file__).resolve().parent
+#: First word and last line of what is kept of a source beside its byte code; the word changes with
+#: what `_imports` finds.
+_KEPT, _END = "imports-1", "."
 
 
 class StaleSources(RuntimeError):
@@ -36,6 +42,7 @@ def built_in_folder() -> Path:
     return Path(next(iter(found.submodule_search_locations)))
 
 
+@functools.cache
 def _resolve(module: str) -> Path | None:
     """Return the file of a module of the engine or of a built-in plugin, or None for others."""
     parts = module.split(".")
@@ -57,8 +64,12 @@ def _is_type_checking(node: ast.If) -> bool:
     )
 
 
-def _imports(tree: ast.AST) -> Iterable[str]:
-    stack: list[ast.AST] = [tree]
+#: Fields of a statement that hold statements, or clauses that do: imports stand nowhere else.
+_BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    stack: list[ast.AST] = list(tree.body)
     while stack:
         node = stack.pop()
         if isinstance(node, ast.If) and _is_type_checking(node):
@@ -69,7 +80,37 @@ def _imports(tree: ast.AST) -> Iterable[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        stack.extend(ast.iter_child_nodes(node))
+        for body in _BODIES:
+            # A lambda and a conditional expression have a body too; it is no list.
+            held = getattr(node, body, ())
+            stack.extend(held if isinstance(held, list) else ())
+
+
+def _import_names(path: Path, source: bytes, sha256: str) -> list[str]:
+    """Return what a source imports, from beside its byte code if it was read before.
+
+    Every job of a run looks through the same sources, and reading a syntax tree takes longer than
+    all else in that. What is kept is tied to the bytes of the source and may be missing or damaged.
+    """
+    kept = Path(importlib.util.cache_from_source(str(path))).with_suffix(".imports")
+    header = f"{_KEPT} {sha256}"
+    try:
+        first, *names, last = kept.read_text(encoding="utf-8").split("\n")
+        if first == header and last == _END:
+            return names
+    except (OSError, ValueError):
+        pass
+    names = sorted(set(_imports(ast.parse(source, filename=str(path)))))
+    if not sys.dont_write_bytecode:
+        written = kept.with_name(f"{kept.name}.{os.getpid()}.{secrets.token_hex(6)}")
+        try:
+            kept.parent.mkdir(exist_ok=True)
+            written.write_text("\n".join([header, *names, _END]), encoding="utf-8")
+            written.replace(kept)
+        except OSError:
+            # A folder that cannot be written to has no byte code either.
+            written.unlink(missing_ok=True)
+    return names
 
 
 @functools.cache
@@ -80,13 +121,14 @@ def _direct(path: Path) -> tuple[str, tuple[Path, ...]]:
         return hashlib.sha256(source).hexdigest(), ()
     if path.name == "__init__.py" and path.is_relative_to(_ENGINE):
         found.update(path.parent.glob("*.html"))
-    for name in _imports(ast.parse(source, filename=str(path))):
+    sha256 = hashlib.sha256(source).hexdigest()
+    for name in _import_names(path, source, sha256):
         parts = name.split(".")
         for depth in range(2, len(parts) + 1):
             resolved = _resolve(".".join(parts[:depth]))
             if resolved is not None:
                 found.add(resolved)
-    return hashlib.sha256(source).hexdigest(), tuple(sorted(found))
+    return sha256, tuple(sorted(found))
 
 
 def source_closure(roots: Iterable[Path]) -> dict[str, str]:

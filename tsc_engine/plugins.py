@@ -29,7 +29,7 @@ from tsc_engine.laws import Law, TokenLaw
 from tsc_engine.options import Options
 
 ENTRY_POINTS = "tsc_engine.v1"
-_ENGINE = Path(__file__).resolve().parent
+_LAWS = Path(__file__).resolve().parent / "laws"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -198,6 +198,52 @@ def _files(folder: Path) -> Iterable[Path]:
             yield path
 
 
+def _manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _taken(manager: pluggy.PluginManager, path: Path, origin: str, module_name: str) -> Plugin:
+    """Load one file, and return it with its faults if it has any."""
+    plugin = Plugin(path.stem, origin, str(path))
+    try:
+        plugin.api = _stated_api(path)
+        _check_api(plugin.api)
+        if origin == "engine":
+            module = importlib.import_module(module_name)
+        else:
+            module = sys.modules.get(module_name) or _import_file(path, module_name)
+        _collect(manager, plugin, module)
+    except Fault as fault:
+        plugin.faults.append(str(fault))
+    return plugin
+
+
+def load_named(law: str, estimator: str | None = None, folders: Sequence[Path] = ()) -> Registry:
+    """Load the plugins of one job: two files, where they are the engine's own and built in.
+
+    Those lie in files of their own names, and nobody else may take their names, so that the
+    classes are those of `load`. Where one is not found there, everything is loaded.
+
+    Parameters
+    ----------
+    law : str
+    estimator : str, optional
+    folders : sequence of Path
+        As for `load`.
+    """
+    manager = _manager()
+    plugins = [_taken(manager, _LAWS / f"{law}.py", "engine", f"tsc_engine.laws.{law}")]
+    if estimator is not None:
+        path = built_in_folder() / f"{estimator}.py"
+        plugins.append(_taken(manager, path, "built-in", f"tsc_plugins.{estimator}"))
+    found = _registry(plugins)
+    if law in found.laws and (estimator is None or estimator in found.estimators):
+        return found
+    return load(folders)
+
+
 def load(folders: Sequence[Path] = ()) -> Registry:
     """Load every plugin: laws of the engine, built-ins, entry points, then the folders given.
 
@@ -212,25 +258,13 @@ def load(folders: Sequence[Path] = ()) -> Registry:
         Deterministic: sources are taken in a fixed, sorted order. Of two classes with one name
         neither is used when both are drop-ins; a name of the engine or a built-in stays theirs.
     """
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
+    manager = _manager()
     plugins: list[Plugin] = []
 
     def take_file(path: Path, origin: str, module_name: str) -> None:
-        plugin = Plugin(path.stem, origin, str(path))
-        plugins.append(plugin)
-        try:
-            plugin.api = _stated_api(path)
-            _check_api(plugin.api)
-            if origin == "engine":
-                module = importlib.import_module(module_name)
-            else:
-                module = sys.modules.get(module_name) or _import_file(path, module_name)
-            _collect(manager, plugin, module)
-        except Fault as fault:
-            plugin.faults.append(str(fault))
+        plugins.append(_taken(manager, path, origin, module_name))
 
-    for path in _files(_ENGINE / "laws"):
+    for path in _files(_LAWS):
         take_file(path, "engine", f"tsc_engine.laws.{path.stem}")
     built_in = built_in_folder()
     for path in _files(built_in):

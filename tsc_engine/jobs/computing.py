@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsc_engine import roots
+from tsc_engine.digests import StaleSources
 from tsc_engine.jobs import Job, check_sources, rows_path
 from tsc_engine.laws import Law, RowLaw, Unavailable
-from tsc_engine.plugins import Registry, load, source_files
+from tsc_engine.plugins import Registry, load, load_named, source_files
 from tsc_engine.precision import NOT_NEEDED, read_decision
 from tsc_engine.problems import Problem
 from tsc_engine.samplers import sampler
@@ -31,10 +32,20 @@ if TYPE_CHECKING:
     from tsc_engine.progress import Progress
 
 
-def _registry() -> Registry:
+def _plugins(job: Job, sources: Callable[[Registry], str]) -> Registry:
+    """Return the plugins of a job, whose sources are those that it was planned with."""
     # Not a part of the job: a folder that is added changes no number of the others.
-    folders = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
-    return load([Path(folder) for folder in folders if folder])
+    named = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
+    folders = [Path(folder) for folder in named if folder]
+    few = load_named(job["problem"]["law"]["name"], job.get("estimator"), folders)
+    try:
+        check_sources(job, sources(few))
+    except StaleSources:
+        # One file of plugins/ may offer what has the name of another file.
+        everything = load(folders)
+        check_sources(job, sources(everything))
+        return everything
+    return few
 
 
 def _law_class(job: Job, registry: Registry) -> type[Law]:
@@ -78,9 +89,10 @@ def _peak_mb() -> float:
 
 def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None:
     """Compute the limit of a problem."""
-    registry = _registry()
+    registry = _plugins(
+        job, lambda found: roots.limit_sources(source_files(_law_class(job, found)))
+    )
     law = _law_class(job, registry)
-    check_sources(job, roots.limit_sources(source_files(law)))
     from tsc_engine.limits import limit_arrays
 
     about: dict[str, Any] = {"problem": job["problem"]}
@@ -122,12 +134,14 @@ def make_estimate(
             about = {"replicates": [first, last]}
             write_record(output, Record(job["digest"], NOT_NEEDED, found["reason"], about=about))
             return
-    registry = _registry()
-    law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
     spec = job["problem"]
-    check_sources(
-        job, roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
-    )
+
+    def sources(found: Registry) -> str:
+        law, cls = _law_class(job, found), found.estimators[job["estimator"]]
+        return roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
+
+    registry = _plugins(job, sources)
+    law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
     known = _known_block(job, first, last, output)
     if known is not None:
         write_record(output, known)
