@@ -106,6 +106,7 @@ class MeasuredCurve:
         self.rare: Mask = np.zeros(count, bool)
         self.error = self.low = self.high = np.full(count, math.nan)
         self.samples: Samples | None = None
+        self._shown: tuple[Mask, CurveFit] | None = None
         self.used: Mask
         self.finite: Mask
         self.outcome: str
@@ -213,6 +214,7 @@ class MeasuredCurve:
         low, high = self.low.copy(), self.high.copy()
         low[at], high[at] = fit.band.low, fit.band.high
         self.low, self.high = low, high
+        self._shown = at, fit
 
     def _why_not(self) -> str:
         """Say why fewer than two sizes can be fitted."""
@@ -250,6 +252,9 @@ class MeasuredCurve:
     def fit(self) -> CurveFit:
         """Fits at the sizes that are used; there are replicates to judge by."""
         assert self.samples is not None
+        if self._shown is not None and np.array_equal(self._shown[0], self.used):
+            # The same sizes, and so the same resamples of them.
+            return self._shown[1]
         return CurveFit(
             self.samples,
             self.sizes[self.used],

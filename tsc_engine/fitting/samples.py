@@ -8,6 +8,7 @@ left out for being small.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from tsc_engine.fitting import Floats
 
 
+@functools.lru_cache(maxsize=64)
 def resample_counts(replicates: int, resamples: int, seed: int) -> Floats:
     """Return how often each replicate appears in each bootstrap resample.
 
@@ -24,11 +26,14 @@ def resample_counts(replicates: int, resamples: int, seed: int) -> Floats:
     -------
     ndarray, shape (resamples, replicates), float64
         Rows sum to ``replicates``; whole replicates are drawn, because the sizes of one replicate
-        are nested and so correlated.
+        are nested and so correlated. Read-only: the same array is given to all who ask for it,
+        as the fits of one curve and the estimators of one statistic do.
     """
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, replicates])))
     shares = np.full(replicates, 1.0 / replicates)
-    return generator.multinomial(replicates, shares, size=resamples).astype(np.float64)
+    counts = generator.multinomial(replicates, shares, size=resamples).astype(np.float64)
+    counts.flags.writeable = False
+    return counts
 
 
 class Weighted(NamedTuple):
