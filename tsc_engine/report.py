@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tsc_engine.charts.figure_files import remove_other_figures, write_figure
@@ -9,6 +10,9 @@ from tsc_engine.charts.study_figures import draw_study
 from tsc_engine.page.assembly import render_page
 from tsc_engine.page.results import read_results
 from tsc_engine.storage import write_text
+
+#: Threads that write figures: one waits for a drawing while another encodes one.
+WRITERS = 3
 
 
 def write_report(folder: Path, report: Path, figures: Path) -> None:
@@ -38,7 +42,13 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     """
     results = read_results(folder)
     drawn = draw_study(results.summary, results.curves, results.cells)
-    drawings = {figure.name: write_figure(figure, figures) for figure in drawn.every}
-    remove_other_figures(figures, drawings)
-    main_svg = "" if drawn.main is None else drawings[drawn.main.name]
-    write_text(report, render_page(results, drawn, main_svg))
+    # A run ends with its report, and the other cores have nothing else to do. vl-convert draws on a
+    # thread of its own, one figure at a time, and lets other threads run while it draws or encodes.
+    with ThreadPoolExecutor(WRITERS) as pool:
+        jobs = {figure.name: pool.submit(write_figure, figure, figures) for figure in drawn.every}
+        main_svg = "" if drawn.main is None else jobs[drawn.main.name].result()
+        page = render_page(results, drawn, main_svg)
+        for job in jobs.values():
+            job.result()
+    remove_other_figures(figures, jobs)
+    write_text(report, page)
