@@ -186,4 +186,10 @@ def engine_source(module: str) -> Path:
 
 def source_digest(roots: Iterable[Path]) -> str:
     """Return one digest for the closure of the roots (see `source_closure`)."""
+    return _digest_of(tuple(sorted({Path(root).resolve() for root in roots})))
+
+
+@functools.cache
+def _digest_of(roots: tuple[Path, ...]) -> str:
+    # A plan asks for the same few closures again for each of its cells.
     return digest(source_closure(roots))

@@ -14,6 +14,8 @@ rule precision:
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/precision/{{problem}}/{{estimator}}~{{made_by}}/{{replicates}}.log",
+    benchmark:
+        f"{LOGS}/precision/{{problem}}/{{estimator}}~{{made_by}}/{{replicates}}.jsonl"
     conda:
         "../../envs/estimates.yaml"
     shell:

@@ -14,6 +14,8 @@ rule errors:
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/errors/{{problem}}/{{estimator}}~{{made_by}}.log",
+    benchmark:
+        f"{LOGS}/errors/{{problem}}/{{estimator}}~{{made_by}}.jsonl"
     conda:
         "../../envs/estimates.yaml"
     shell:
@@ -34,6 +36,8 @@ rule rates:
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/rates/{{problem}}~{{made_by}}.log",
+    benchmark:
+        f"{LOGS}/rates/{{problem}}~{{made_by}}.jsonl"
     conda:
         "../../envs/estimates.yaml"
     shell:

@@ -41,6 +41,8 @@ rule tables:
     localrule: True
     log:
         f"{LOGS}/tables.log",
+    benchmark:
+        f"{LOGS}/tables.jsonl"
     conda:
         "../../envs/report.yaml"
     shell:
@@ -68,6 +70,8 @@ rule report:
     localrule: True
     log:
         f"{LOGS}/report.log",
+    benchmark:
+        f"{LOGS}/report.jsonl"
     conda:
         "../../envs/report.yaml"
     shell:
