@@ -74,50 +74,53 @@ def fit(
     """
     theta = np.broadcast_to(start, (len(values), start.shape[-1])).copy()
 
-    def residual(at: Floats) -> Floats:
-        return values - samples.fitted(law.log_error(at, log_sizes))
-
-    def design(at: Floats) -> Floats:
-        slope = samples.slope(law.log_error(at, log_sizes))
-        return slope[..., None] * law.jacobian(at, log_sizes)
+    def design(at: Floats, logs: Floats) -> Floats:
+        return samples.slope(logs)[..., None] * law.jacobian(at, log_sizes)
 
     def weigh(r: Floats) -> Floats:
         found: Floats = ((r @ precision) * r).sum(axis=-1)
         return found
 
     if law.linear and isinstance(samples, MeanSamples):
+        logs = law.log_error(theta, log_sizes)
         lever = np.broadcast_to(
-            _lever(design(theta[:1])[0], precision), (len(values), theta.shape[1], len(log_sizes))
+            _lever(design(theta[:1], logs[:1])[0], precision),
+            (len(values), theta.shape[1], len(log_sizes)),
         )
-        theta = theta + np.einsum("pk,bk->bp", lever[0], residual(theta))
-        return Fit(theta, lever, weigh(residual(theta)))
-    left = residual(theta)
+        theta = theta + np.einsum("pk,bk->bp", lever[0], values - samples.fitted(logs))
+        left = values - samples.fitted(law.log_error(theta, log_sizes))
+        return Fit(theta, lever, weigh(left))
+    logs = law.log_error(theta, log_sizes)
+    left = values - samples.fitted(logs)
     misfit = weigh(left)
+    little = 1e-14 * np.eye(theta.shape[1])
     damping = np.full(len(values), 1e-3)
     for _ in range(steps):
-        jacobian = design(theta)
+        jacobian = design(theta, logs)
         weighed = np.swapaxes(jacobian, -1, -2) @ precision
         normal = weighed @ jacobian
         diagonal = np.einsum("bpp->bp", normal)
         diagonal += damping[:, None] * diagonal + 1e-300
         scale = np.sqrt(diagonal)
         normal = normal / (scale[:, :, None] * scale[:, None, :])
-        normal = normal + 1e-14 * np.eye(normal.shape[-1])
+        normal = normal + little
         right = np.einsum("bpk,bk->bp", weighed, left) / scale
         step = np.linalg.solve(normal, right[..., None])[..., 0] / scale
         tried = theta + np.clip(step, -3.0, 3.0)
         with np.errstate(over="ignore", invalid="ignore"):
-            new_left = residual(tried)
+            new_logs = law.log_error(tried, log_sizes)
+            new_left = values - samples.fitted(new_logs)
             new_misfit = weigh(new_left)
         better = new_misfit < misfit
         theta = np.where(better[:, None], tried, theta)
+        logs = np.where(better[:, None], new_logs, logs)
         left = np.where(better[:, None], new_left, left)
         gain = np.where(better, misfit - new_misfit, np.inf)
         misfit = np.where(better, new_misfit, misfit)
         damping = np.clip(np.where(better, damping / 5.0, damping * 4.0), 1e-12, 1e8)
         if bool(((gain < 1e-12 * (1.0 + misfit)) | (damping >= 1e8)).all()):
             break
-    return Fit(theta, _lever(design(theta), precision), misfit)
+    return Fit(theta, _lever(design(theta, logs), precision), misfit)
 
 
 def start_of(
