@@ -104,7 +104,7 @@ def _import_names(path: Path, source: bytes, sha256: str) -> list[str]:
     if not sys.dont_write_bytecode:
         written = kept.with_name(f"{kept.name}.{os.getpid()}.{secrets.token_hex(6)}")
         try:
-            kept.parent.mkdir(exist_ok=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
             written.write_text("\n".join([header, *names, _END]), encoding="utf-8")
             written.replace(kept)
         except OSError:

@@ -125,6 +125,7 @@ def many_jobs(jobs: int) -> dict[str, Any]:
     problems = max(2, round(jobs / 26))
     return {
         "study": "many_jobs",
+        "seed": 1,
         "sizes": {"first": 32, "last": 256, "count": 4},
         "replicates": 40,
         "estimators": [
