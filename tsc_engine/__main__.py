@@ -4,6 +4,7 @@ Taking an interpreter with torch apart takes half a second, for nothing: what a 
 and renamed by then.
 """
 
+import contextlib
 import os
 import sys
 
@@ -16,8 +17,10 @@ def run() -> None:
         main()
     except SystemExit as ended:
         if sys.argv[1:2] == ["job"] and ended.code in {0, None}:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            # A log that cannot be written to is no reason to fail: the result is there.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(0)
         raise
 
