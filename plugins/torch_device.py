@@ -51,6 +51,8 @@ TSC_API = "1.0"
 ROWS, COLUMNS = {"cpu": 256, "cuda": 4096}, {"cpu": 512, "cuda": 4096}
 #: Fewest queries or keys of a tile that is halved for want of memory.
 LEAST = 32
+#: Tiles whose products are summed in the dtype of the arrays before they join a float64 sum.
+TOGETHER = 8
 #: Exponentials are powers of two: libraries compute those several times faster.
 LOG2_E = math.log2(math.e)
 
@@ -268,7 +270,7 @@ def _sweep(
 ) -> list[torch.Tensor]:
     """Return outputs (cells, value_width, queries), float64, at each size that reads the queries.
 
-    Sums over the keys of a tile are in the dtype of the arrays, those over tiles in float64. The
+    Sums over the keys of some tiles are in the dtype of the arrays, those beyond in float64. The
     running maxima are kept as they enter the exponent, in bits and rounded: a rounded one shifts
     all scores of its query alike, and a fused product and difference rounds nothing else.
     """
@@ -285,6 +287,7 @@ def _sweep(
         buffers.cells = cells
         buffers.scores = queries.new_empty(cells * columns * rows)
     product = torch.empty_like(total, dtype=queries.dtype)
+    pending = 0
     outputs = []
     first = first_size(request.sizes, read.start, request.probes)
     for step, complete in key_tiles(request.sizes, first, columns):
@@ -295,11 +298,19 @@ def _sweep(
             scores[:, own[1], own[0]].diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
         if not tame:
             higher = torch.maximum(top, scores.amax(dim=1, keepdim=True).mul_(LOG2_E))
-            total *= torch.exp2(top - higher)
+            lower = torch.exp2(top - higher)
+            total *= lower
+            if pending:
+                product *= lower
             top = higher
             torch.add(-top, scores, alpha=LOG2_E, out=scores)
         torch.exp2(scores, out=scores)
-        total += torch.bmm(values[:, :, step], scores, out=product)
+        # Beta of 0: what is in the product is not read.
+        torch.baddbmm(product, values[:, :, step], scores, beta=min(pending, 1), out=product)
+        pending += 1
+        if complete is not None or pending == TOGETHER:
+            total += product
+            pending = 0
         if complete is not None:
             wanted = read_at(read, request.sizes[complete], request.probes)
             at_size = total[:, :, : wanted.stop - wanted.start]

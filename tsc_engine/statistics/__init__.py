@@ -69,7 +69,7 @@ class Moments:
         xp = array_api_compat.array_namespace(outputs)
         if not xp.isdtype(outputs.dtype, "real floating"):
             raise ValueError(f"outputs are {outputs.dtype}, real floating-point is expected")
-        outputs = xp.astype(outputs, xp.float64)
+        outputs = xp.astype(outputs, xp.float64, copy=False)
         sums = self._sums[size_index]
         new = {}
         if "mean" in self._names:
