@@ -51,6 +51,13 @@ class GaussianExact(ExactEstimator):
         queries = sampled_queries(width) * 8 * (2 * width + 16 * sizes)
         return 115 * 2**20 + queries + 160 * 8 * width**2
 
+    def prepare(self, request: Request) -> None:
+        """Import what averages over queries use of SciPy."""
+        import scipy.interpolate
+        import scipy.sparse
+        import scipy.special
+        import scipy.stats.qmc  # noqa: F401
+
     def expect(self, problem: Problem, sizes: Sequence[float]) -> ExpectedMoments:
         """Return expected mean and second moment of the outputs at every size."""
         from tsc_engine.finite_n.gaussian import expected_moments

@@ -348,6 +348,8 @@ def estimate(
         elif not supported:
             outcome, cause = "unsupported", getattr(supported, "reason", "no reason was given")
         elif isinstance(estimator, ExactEstimator):
+            estimator.prepare(request)
+            started = time.perf_counter()
             arrays = expected_arrays(estimator, problem, request.sizes)
         else:
             assert isinstance(estimator, SamplingEstimator)

@@ -253,6 +253,9 @@ class Estimator(ABC):
         """
         return request.memory_budget
 
+    def prepare(self, request: Request) -> None:  # noqa: B027
+        """Import what is heavy and warm up; called once before the work, not timed."""
+
 
 class SamplingEstimator(Estimator):
     """Computes attention outputs for drawn tokens."""
@@ -272,9 +275,6 @@ class SamplingEstimator(Estimator):
             At size n the query i < n attends to the first n keys. A yielded array may be
             overwritten after the next item is asked for.
         """
-
-    def prepare(self, request: Request) -> None:
-        """Import what is heavy and warm up; called once before the first batch, not timed."""
 
     def device_used(self) -> dict[str, str]:
         """Return what the last `attend` ran on: ``device``, and ``fallback`` with its reason."""
