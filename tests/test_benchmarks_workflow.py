@@ -26,6 +26,8 @@ from benchmarks.workflow.shares import (
     shares_of,
 )
 from tsc_engine import digests
+from tsc_engine.charts.figure import Figure
+from tsc_engine.charts.figure_files import elsewhere, write_figure, written_elsewhere
 from tsc_engine.plan import Plan
 from tsc_engine.storage import Record, write_record
 from tsc_engine.study import load_study
@@ -196,6 +198,50 @@ def test_a_command_says_all_that_it_has_to_say_before_it_leaves() -> None:
     done = subprocess.run([*command, "no-such-job"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "No such command" in done.stderr
+
+
+def bars(name: str, rows: int = 3, mark: str = "bar") -> Figure:
+    """Return a small figure."""
+    template = {
+        "data": {"name": "rows"},
+        "mark": mark,
+        "encoding": {"x": {"field": "n", "type": "ordinal"}, "y": {"field": "v"}},
+    }
+    return Figure(name, f"Title of {name}", template, [{"n": n, "v": 0.1 * n} for n in range(rows)])
+
+
+def test_another_process_writes_the_same_figures(tmp_path: Path) -> None:
+    figures = [bars("rates"), bars("timings", 5)]
+    (tmp_path / "here").mkdir()
+    for figure in figures:
+        write_figure(figure, tmp_path / "here")
+    with written_elsewhere(figures, tmp_path / "there") as rest:
+        assert rest == figures
+    files = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    assert len(files) == 6
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "there").iterdir()}
+
+
+def test_another_process_that_fails_or_is_not_needed_says_so(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError, match="could not be written: Traceback"),
+        written_elsewhere([bars("rates", mark="no-such-mark")], tmp_path),
+    ):
+        pass
+    with (
+        pytest.raises(KeyError, match="of the block"),
+        written_elsewhere([bars("rates")], tmp_path),
+    ):
+        raise KeyError("of the block")
+
+
+def test_every_other_figure_is_written_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [bars(f"errors-{rows}", rows) for rows in range(1, 12)]
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert [len(figure.rows) for figure in elsewhere(many)] == [11, 9, 7, 5, 3, 1]
+    assert elsewhere(many[:7]) == []
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1}, raising=False)
+    assert elsewhere(many) == []
 
 
 # -- imports of a source --------------------------------------------------------------------------

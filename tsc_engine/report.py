@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tsc_engine.charts.figure_files import remove_other_figures, write_figure
+from tsc_engine.charts.figure_files import (
+    elsewhere,
+    remove_other_figures,
+    write_figure,
+    written_elsewhere,
+)
 from tsc_engine.charts.study_figures import draw_study
 from tsc_engine.page.assembly import render_page
 from tsc_engine.page.results import read_results
 from tsc_engine.storage import write_text
-
-#: Threads that write figures: one waits for a drawing while another encodes one.
-WRITERS = 3
 
 
 def write_report(folder: Path, report: Path, figures: Path) -> None:
@@ -35,6 +36,8 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
         If one of the six files is missing.
     ValueError
         If a table lacks a column, or the provenance is not a JSON object; names the file.
+    RuntimeError
+        If the other process that writes figures fails (`written_elsewhere`).
 
     Notes
     -----
@@ -42,13 +45,14 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     """
     results = read_results(folder)
     drawn = draw_study(results.summary, results.curves, results.cells)
-    # A run ends with its report, and the other cores have nothing else to do. vl-convert draws on a
-    # thread of its own, one figure at a time, and lets other threads run while it draws or encodes.
-    with ThreadPoolExecutor(WRITERS) as pool:
-        jobs = {figure.name: pool.submit(write_figure, figure, figures) for figure in drawn.every}
-        main_svg = "" if drawn.main is None else jobs[drawn.main.name].result()
+    main = drawn.main
+    others = [figure for figure in drawn.every if main is None or figure.name != main.name]
+    # A run ends with its report: another core has nothing else to do.
+    with written_elsewhere(elsewhere(others), figures) as rest:
+        main_svg = "" if main is None else write_figure(main, figures)
+        for figure in others:
+            if figure not in rest:
+                write_figure(figure, figures)
         page = render_page(results, drawn, main_svg)
-        for job in jobs.values():
-            job.result()
-    remove_other_figures(figures, jobs)
+    remove_other_figures(figures, [figure.name for figure in drawn.every])
     write_text(report, page)
