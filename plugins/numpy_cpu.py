@@ -16,15 +16,19 @@ from tsc_engine.estimators import (
     SamplingEstimator,
     SamplingOptions,
 )
-from tsc_engine.hardmax import nested_hardmax
+from tsc_engine.hardmax import ROWS as HARD_ROWS
+from tsc_engine.hardmax import TILE_BYTES, nested_hardmax
 from tsc_engine.hookspecs import hookimpl
-from tsc_engine.nested import copies_bytes, outputs_bytes
+from tsc_engine.nested import copies_bytes, outputs_bytes, tile_bytes
 from tsc_engine.softmax import COLUMNS, ROWS, nested_softmax
 
 if TYPE_CHECKING:
     from tsc_engine.problems import Problem
 
 TSC_API = "1.0"
+
+#: What argmax attention loads, and all that is small, bytes.
+LIBRARY, SMALL = 6 * 2**20, 2**18
 
 
 class NumpyCpu(SamplingEstimator):
@@ -42,10 +46,17 @@ class NumpyCpu(SamplingEstimator):
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the copies in the wanted dtype, the tiles, and outputs on their way."""
-        tile = (4 if request.dtype == "float32" else 8) * ROWS * COLUMNS
-        # Argmax attention has more arrays of a tile's shape at a time.
-        tiles = request.threads * tile * (8 if request.attention == "hardmax" else 2)
-        return copies_bytes(problem, request) + tiles + outputs_bytes(problem, request, ROWS)
+        if request.attention == "hardmax":
+            # A pass has several arrays of a tile's shape at a time, and loads a library.
+            tiles, rows = 8 * TILE_BYTES + LIBRARY, HARD_ROWS
+        else:
+            tiles, rows = tile_bytes(request, ROWS, COLUMNS), ROWS
+        return (
+            copies_bytes(problem, request)
+            + request.threads * tiles
+            + outputs_bytes(problem, request, rows)
+            + SMALL
+        )
 
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
         """Yield outputs of all heads for each tile of queries and each size."""

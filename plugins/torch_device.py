@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -34,6 +35,7 @@ from tsc_engine.nested import (
     own_keys,
     query_tiles,
     read_at,
+    tile_bytes,
     turned_with_ones,
     with_ones,
 )
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
 
 TSC_API = "1.0"
 
-#: Queries and keys of a tile of scores: a CPU's second-level cache, and enough to fill a GPU.
-ROWS, COLUMNS = {"cpu": 256, "cuda": 4096}, {"cpu": 512, "cuda": 4096}
+#: Queries and keys of a tile of scores: near to a CPU's cores, and enough to fill a GPU.
+ROWS, COLUMNS = {"cpu": 768, "cuda": 4096}, {"cpu": 768, "cuda": 4096}
 #: Fewest queries or keys of a tile that is halved for want of memory.
 LEAST = 32
 #: Tiles whose products are summed in the dtype of the arrays before they join a float64 sum.
@@ -114,10 +116,12 @@ class TorchDevice(SamplingEstimator):
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the library's own footprint, copies in the wanted dtype, tiles and outputs."""
         copies = copies_bytes(problem, request)
-        tile = (4 if request.dtype == "float32" else 8) * ROWS["cpu"] * COLUMNS["cpu"]
         # Argmax attention has some more arrays of a tile's shape at a time.
-        tiles = request.threads * tile * (6 if request.attention == "hardmax" else 1)
-        return LIBRARY + copies + tiles + outputs_bytes(problem, request, ROWS["cpu"])
+        arrays = 6 if request.attention == "hardmax" else 1
+        tiles = request.threads * arrays * tile_bytes(request, ROWS["cpu"], COLUMNS["cpu"])
+        # Outputs are there twice while those of all heads are joined.
+        outputs = 2 * outputs_bytes(problem, request, ROWS["cpu"])
+        return LIBRARY + copies + tiles + outputs
 
     def prepare(self, request: Request) -> None:
         """Import torch and choose the device."""
@@ -179,7 +183,9 @@ class TorchDevice(SamplingEstimator):
             values = torch.from_numpy(turned_with_ones(batch.values, kind)).to(device)
             found = self._softmax(queries, keys, values.flatten(0, 1), request, tame)
         for size_index, rows, outputs in found:
-            yield Outputs(size_index, rows, outputs.unflatten(0, lead))
+            values = outputs.unflatten(0, lead)
+            # On the CPU NumPy's product of a matrix with itself costs half of torch's.
+            yield Outputs(size_index, rows, values if values.is_cuda else values.numpy())
 
     def _softmax(
         self,
@@ -203,6 +209,10 @@ class TorchDevice(SamplingEstimator):
         buffers = threading.local()
 
         def swept(tile: QueryTile) -> Found:
+            with _without_denormals(torch):
+                return attended(tile)
+
+        def attended(tile: QueryTile) -> Found:
             found: Found = []
             start = tile.queries.start
             while start < tile.queries.stop:
@@ -242,6 +252,20 @@ class TorchDevice(SamplingEstimator):
         tiles = query_tiles(request.sizes, rows, request.probes)
         for found in in_order(swept, tiles, 1 if queries.is_cuda else request.threads):
             yield from found
+
+
+@contextmanager
+def _without_denormals(torch: Any) -> Iterator[None]:
+    """Let this thread round weights below the normal numbers to 0.
+
+    They are far below the rounding of any sum, and a processor takes twice as long for a tile of
+    exponentials that holds some.
+    """
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _layout(device: str, cells: int, count: int, request: Request) -> tuple[int, int, int]:

@@ -23,7 +23,7 @@ TORCH: ModuleType = sys.modules[REGISTRY.estimators["torch_device"].__module__]
 #: Largest deviation from the plain version over the largest output.
 CLOSE = {"float32": 1e-5, "float64": 1e-10}
 #: Across several tiles of both kinds, with sizes inside of tiles.
-SIZES = (100, 141, 256, 513, 900)
+SIZES = (100, 141, 768, 1001, 1700)
 
 
 def make(name: str, **options: object) -> SamplingEstimator:
@@ -220,7 +220,7 @@ def test_nothing_waits_for_the_device_inside_the_pass(kind: str, diagonal: bool)
     moments = Moments(asked.moments, SIZES)
     with Watch():
         for outputs in make("torch_device", device="cpu").attend(batch, asked):
-            moments.update(outputs.size_index, outputs.values)
+            moments.update(outputs.size_index, torch.as_tensor(outputs.values))
     assert {"bmm", "exp2", "div"} <= seen
     assert not seen & waiting
     moments.finish()

@@ -202,6 +202,12 @@ def copies_bytes(problem: Problem, request: Request) -> int:
     return request.replicates * problem.heads * rows * (4 if request.dtype == "float32" else 8)
 
 
+def tile_bytes(request: Request, rows: int, columns: int) -> int:
+    """Return the memory of one tile of scores of one head."""
+    rows = min(rows, request.probes or request.sizes[-1])
+    return rows * min(columns, request.sizes[-1]) * (4 if request.dtype == "float32" else 8)
+
+
 def outputs_bytes(problem: Problem, request: Request, rows: int) -> int:
     """Return the memory of the outputs at all sizes, float64, of the tiles that are on their way.
 

@@ -22,8 +22,9 @@ from tsc_engine.nested import (
 )
 from tsc_engine.scores import scores_are_tame
 
-#: Queries and keys of a tile of scores: 1 MiB in float64, a core's second-level cache.
-ROWS, COLUMNS = 256, 512
+#: Queries and keys of a tile of scores: large enough for products at full speed, near enough to the
+#: core (2 or 4 MiB) for exponentials.
+ROWS, COLUMNS = 768, 768
 
 
 def nested_softmax(
@@ -76,6 +77,7 @@ def nested_softmax(
     queries, keys = queries.astype(kind, copy=False), keys.astype(kind, copy=False)
     values = turned_with_ones(values, kind)
     lead, width = queries.shape[:-2], values.shape[-2]
+    most = min(ROWS, queries.shape[-2])
     # Scores and products of every step go to the same memory: it stays in the cache.
     own = threading.local()
     # Finite, where -inf would be natural: a row whose keys so far are all left out has no maximum,
@@ -84,7 +86,8 @@ def nested_softmax(
 
     def swept(tile: QueryTile) -> list[SizedOutputs]:
         if not hasattr(own, "scores"):
-            own.scores, own.product = np.empty(ROWS * COLUMNS, kind), np.empty(ROWS * width, kind)
+            own.scores = np.empty(most * min(COLUMNS, sizes[-1]), kind)
+            own.product = np.empty(most * width, kind)
         rows = tile.queries.stop - tile.queries.start
         outputs = np.empty((len(sizes) - tile.first_size, *lead, width - 1, rows))
         product = own.product[: rows * width].reshape(width, rows)
