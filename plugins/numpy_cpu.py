@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 from tsc_engine.estimators import (
@@ -19,7 +18,12 @@ from tsc_engine.estimators import (
 from tsc_engine.hardmax import ROWS as HARD_ROWS
 from tsc_engine.hardmax import TILE_BYTES, nested_hardmax
 from tsc_engine.hookspecs import hookimpl
-from tsc_engine.nested import copies_bytes, outputs_bytes, tile_bytes
+from tsc_engine.nested import (
+    copies_bytes,
+    one_thread_in_a_product,
+    outputs_bytes,
+    tile_bytes,
+)
 from tsc_engine.softmax import COLUMNS, ROWS, nested_softmax
 
 if TYPE_CHECKING:
@@ -61,7 +65,7 @@ class NumpyCpu(SamplingEstimator):
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
         """Yield outputs of all heads for each tile of queries and each size."""
         attend = nested_hardmax if request.attention == "hardmax" else nested_softmax
-        with _one_thread_in_a_product(request.threads):
+        with one_thread_in_a_product(request.threads):
             for size_index, queries, values in attend(
                 batch.queries,
                 batch.keys,
@@ -73,18 +77,6 @@ class NumpyCpu(SamplingEstimator):
                 request.threads,
             ):
                 yield Outputs(size_index, queries, values)
-
-
-@contextmanager
-def _one_thread_in_a_product(threads: int) -> Iterator[None]:
-    """Keep the library of the products from threads of its own where threads share the tiles."""
-    if threads == 1:
-        yield
-        return
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 @hookimpl

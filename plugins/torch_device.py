@@ -31,6 +31,7 @@ from tsc_engine.nested import (
     first_size,
     in_order,
     key_tiles,
+    one_thread_in_a_product,
     outputs_bytes,
     own_keys,
     query_tiles,
@@ -182,10 +183,11 @@ class TorchDevice(SamplingEstimator):
             queries = moved(batch.queries, LOG2_E if tame else 1.0)
             values = torch.from_numpy(turned_with_ones(batch.values, kind)).to(device)
             found = self._softmax(queries, keys, values.flatten(0, 1), request, tame)
-        for size_index, rows, outputs in found:
-            values = outputs.unflatten(0, lead)
-            # On the CPU NumPy's product of a matrix with itself costs half of torch's.
-            yield Outputs(size_index, rows, values if values.is_cuda else values.numpy())
+        with one_thread_in_a_product(request.threads):
+            for size_index, rows, outputs in found:
+                values = outputs.unflatten(0, lead)
+                # On the CPU NumPy's product of a matrix with itself costs half of torch's.
+                yield Outputs(size_index, rows, values if values.is_cuda else values.numpy())
 
     def _softmax(
         self,

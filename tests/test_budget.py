@@ -26,7 +26,7 @@ from tsc_engine.costs import full_attention_seconds, nominal_seconds
 from tsc_engine.estimators import CostModel
 from tsc_engine.jobs.analysis import make_errors
 from tsc_engine.jobs.computing import make_estimate, make_limit
-from tsc_engine.plan import Plan
+from tsc_engine.plan import JOB_SECONDS, LARGEST_BLOCK, Plan
 from tsc_engine.study import load_study
 
 TESTS = Path(__file__).parent
@@ -182,6 +182,37 @@ def test_nominal_seconds_follow_the_cost_model() -> None:
     for planned, seconds in zip(plan.problems, expected, strict=True):
         request = calibration_module.request_for(plan, planned, planned.cells[0])
         assert nominal_seconds(cls, request, planned.problem) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("largest", [1000, 10_000, 100_000])
+@pytest.mark.parametrize("dimension", [2, 50, 384])
+def test_blocks_take_a_few_seconds_whatever_the_study(largest: int, dimension: int) -> None:
+    study = copy.deepcopy(TINY)
+    study["sizes"] = [100, largest]
+    study["problems"] = [
+        {
+            "group": "wide",
+            "law": {"name": "gaussian", "dimension": dimension},
+            "head": {"score": "identity", "horizons": [1.0]},
+            "queries": ["self"],
+        }
+    ]
+    plan = plan_of(study)
+    (planned,) = plan.problems
+    (cell,) = planned.cells
+    cls = plan.checked.registry.estimators["numpy_cpu"]
+    request = calibration_module.request_for(plan, planned, cell)
+    first, last = cell.blocks[0]
+    block = last - first + 1
+    each = nominal_seconds(cls, request, planned.problem)
+    if block == 1:
+        assert each > 0.5 * JOB_SECONDS
+    elif block == LARGEST_BLOCK:
+        assert block * each <= JOB_SECONDS
+    else:
+        assert 0.5 * JOB_SECONDS < block * each <= JOB_SECONDS
+    # The time limit that a scheduler gets leaves room for a machine that is five times slower.
+    assert 60 * cell.minutes > 5 * block * each
 
 
 def test_full_attention_costs_as_much_as_an_estimate_of_that_size() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -76,6 +77,11 @@ def query_tiles(
         A tile may lie across a size, which then reads a part of it (`read_at`).
     """
     count = sizes[-1] if probes is None else probes
+    tiles = -(-count // rows)
+    if tiles > 1 and rows % VECTOR == 0:
+        # An even number of nearly equal tiles, so that two threads or four end together.
+        each = -(-count // (tiles + tiles % 2))
+        rows = min(rows, -(-each // VECTOR) * VECTOR)
     for first in range(0, count, rows):
         queries = slice(first, min(first + rows, count))
         yield QueryTile(queries, first_size(sizes, first, probes))
@@ -105,6 +111,8 @@ def key_tiles(sizes: tuple[int, ...], first_size: int, columns: int) -> Iterator
         start = stop
 
 
+#: Queries of a tile are a multiple of this, as products like it.
+VECTOR = 16
 #: Tiles whose outputs are computed or waiting at a time, for each thread.
 AHEAD = 2
 
@@ -138,6 +146,26 @@ def in_order(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@contextmanager
+def one_thread_in_a_product(threads: int) -> Iterator[None]:
+    """Keep NumPy's products from threads of their own where some share the tiles.
+
+    They would wait for the same cores, in the pass and in the reductions of its outputs.
+
+    Parameters
+    ----------
+    threads : int
+        Threads that share the tiles; with 1 nothing is changed.
+    """
+    if threads == 1:
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 def own_keys(queries: slice, keys: slice) -> tuple[slice, slice] | None:

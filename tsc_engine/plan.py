@@ -32,7 +32,7 @@ from tsc_engine.problems import Problem
 from tsc_engine.study import CheckedStudy, Group, judged_statistics
 
 #: Nominal seconds of one estimate job.
-JOB_SECONDS = 6.0
+JOB_SECONDS = 8.0
 #: Minutes that a job asks for at least, and how many times its nominal time it asks for beside.
 LEAST_MINUTES, SLOWNESS = 30, 5.0
 #: Matrices of the width of a token that a job may hold at once: covariance, root, score, ….
