@@ -290,7 +290,24 @@ def pool(queries: str = "independent") -> Problem:
     return pool_problem(rows, queries)
 
 
-@pytest.mark.parametrize("estimator", [make("numpy_cpu"), make("torch_device"), PLAIN, Several({})])
+def one_by_one(name: str) -> SamplingEstimator:
+    """Return an estimator that takes one replicate at a time, however small."""
+
+    class Single(REGISTRY.estimators[name]):
+        capabilities = replace(make(name).capabilities, replicates_at_once=1)
+
+    return Single(Single.Options())
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsc_engine.softmax.ROWS", 256)
+    monkeypatch.setattr("tsc_engine.softmax.COLUMNS", 512)
+
+
+@pytest.mark.parametrize(
+    "estimator", [one_by_one("numpy_cpu"), one_by_one("torch_device"), PLAIN, Several({})]
+)
 @pytest.mark.parametrize(
     ("problem", "pairs"),
     [
@@ -346,10 +363,11 @@ def test_a_size_is_done_when_all_its_queries_were_read() -> None:
     ]
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_a_pass_over_all_sizes_counts_what_it_sweeps() -> None:
     recorder = Recorder()
     request = Request(sizes=(256, 512))
-    sample_moments(make("numpy_cpu"), gaussian_problem(1), request, 3, range(1), recorder)
+    sample_moments(one_by_one("numpy_cpu"), gaussian_problem(1), request, 3, range(1), recorder)
     # The first tile meets 512 keys, which serve both sizes, and so does the second.
     assert [pairs for pairs, _ in recorder.steps] == [256 * 256, 256 * 256, 256 * 512, 0]
     assert [said[-13:] for said in recorder.said[:3]] == [
@@ -361,7 +379,7 @@ def test_a_pass_over_all_sizes_counts_what_it_sweeps() -> None:
 
 def test_replicates_of_a_map_count_when_its_largest_deviations_are_found() -> None:
     problem = problem_of(LINE, "map", radius=1.0)
-    estimator = make("numpy_cpu")
+    estimator = one_by_one("numpy_cpu")
     request = request_of(estimator.options, problem, (16, 64), ("map",))
     recorder = Recorder()
     told = sample_moments(estimator, problem, request, 3, range(2), recorder)
@@ -374,6 +392,7 @@ def test_replicates_of_a_map_count_when_its_largest_deviations_are_found() -> No
     assert "0 of 2 replicates, next: largest deviations" in recorder.said
 
 
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("factor", [1.0, "inf"])
 def test_the_limit_of_a_pool_says_its_heads_and_queries(factor: object) -> None:
     rows = np.random.default_rng(2).normal(size=(3, 2, 600, 4))
@@ -386,10 +405,11 @@ def test_the_limit_of_a_pool_says_its_heads_and_queries(factor: object) -> None:
     for name, values in silent.items():
         assert values.tobytes() == told[name].tobytes()
     assert recorder.total == recorder.done == 2 * 600**2
-    # A tile has 256 queries, for argmax attention 128.
-    tile = 128 if factor == "inf" else 256
+    # A tile has at most 256 queries, for argmax attention 128: four tiles, or six.
+    tile, before_last = (112, 560) if factor == "inf" else (160, 480)
     assert recorder.said[0] == f"0 of 2 heads, next at {tile} of 600 queries"
-    assert recorder.said[-2:] == ["1 of 2 heads, next at 512 of 600 queries", "2 of 2 heads"]
+    last = [f"1 of 2 heads, next at {before_last} of 600 queries", "2 of 2 heads"]
+    assert recorder.said[-2:] == last
 
 
 def test_no_result_depends_on_this_module() -> None:
@@ -447,7 +467,7 @@ def test_a_job_on_a_terminal_shows_where_it_is(tmp_path: Path) -> None:
     states = shown.removesuffix("\r\n").split("\r")
     assert states[0] == ""
     assert max(map(len, states)) <= 78
-    line = r"\d of 8 replicates(, next at \d+% \(\d of 2 sizes\))?, [\d.]+ [GM] pairs/s, .*"
+    line = r"\d of 8 replicates(, next 2 at \d+% \(\d of 2 sizes\))?, [\d.]+ [GM] pairs/s, .*"
     assert all(re.fullmatch(line, state) for state in states[1:])
     assert re.fullmatch(r"8 of 8 replicates, [\d.]+ [GM] pairs/s, \d+ s elapsed *", states[-1])
 

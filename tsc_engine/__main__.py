@@ -18,9 +18,10 @@ def run() -> None:
     except SystemExit as ended:
         if sys.argv[1:2] == ["job"] and ended.code in {0, None}:
             # A log that cannot be written to is no reason to fail: the result is there.
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-                sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    if stream is not None:
+                        stream.flush()
             os._exit(0)
         raise
 
