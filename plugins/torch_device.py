@@ -113,6 +113,7 @@ class TorchDevice(SamplingEstimator):
     def __init__(self, options: TorchOptions) -> None:
         super().__init__(options)
         self._used = {"device": "cpu"}
+        self._shape: TileShape | None = None
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the library's own footprint, copies in the wanted dtype, tiles and outputs."""
@@ -134,7 +135,11 @@ class TorchDevice(SamplingEstimator):
 
     def device_used(self) -> dict[str, str]:
         """Return the device, why a wanted one was not taken, and the tile if it was halved."""
-        return dict(self._used)
+        shape = self._shape
+        if shape is None:
+            return dict(self._used)
+        tile = f"{shape.rows} x {shape.columns}, halved {shape.halved} times for want of memory"
+        return {**self._used, "tile": tile}
 
     def _choose_device(self, wanted: str) -> torch.device:
         import torch
@@ -207,7 +212,8 @@ class TorchDevice(SamplingEstimator):
         check_kind(request.sizes, request.probes, request.diagonal)
         cells, count, _ = queries.shape
         together, rows, columns = _layout(queries.device.type, cells, count, request)
-        shape = TileShape(rows, columns)
+        # Memory that was not there for one batch is not there for the next.
+        shape = self._shape or TileShape(rows, columns)
         buffers = threading.local()
 
         def swept(tile: QueryTile) -> Found:
@@ -239,9 +245,7 @@ class TorchDevice(SamplingEstimator):
                         raise
                     if queries.is_cuda:
                         torch.cuda.empty_cache()
-                    self._used["tile"] = (
-                        f"{shape.rows} x {shape.columns}, halved {shape.halved} times"
-                    )
+                    self._shape = shape
                     continue
                 first = first_size(request.sizes, part.start, request.probes)
                 for size_index, at_size in enumerate(zip(*parts, strict=True), start=first):

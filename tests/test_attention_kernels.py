@@ -185,6 +185,10 @@ def test_running_out_of_memory_halves_the_tile(
     failed = [index for index, (rows, columns) in enumerate(tried) if rows * columns > 128 * 100]
     assert failed == list(range(len(failed))), "the smaller tile is kept"
     assert "halved" in estimator.device_used()["tile"]
+    # The next batch starts with the tile that there was memory for.
+    tried.clear()
+    gathered(estimator, batch, asked)
+    assert all(rows * columns <= 128 * 100 for rows, columns in tried)
 
 
 def test_memory_that_is_not_enough_for_the_smallest_tile_is_an_error(
