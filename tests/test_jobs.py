@@ -202,6 +202,7 @@ def test_a_long_job_goes_through_a_file(tmp_path: Path) -> None:
     argument = runs.job_argument(large, job)
     assert argument.startswith("@")
     runs.begin(large)
+    runs.end()
     done = limit_command(argument, tmp_path / "limit.npz")
     assert done.returncode == 0, done.stderr
     assert read_record(tmp_path / "limit.npz", job["digest"]).outcome == "ok"

@@ -713,7 +713,8 @@ RUN_LINE = (
 
 
 def run_lines(text: str) -> list[re.Match[str]]:
-    found = [re.fullmatch(RUN_LINE, line) for line in text.splitlines() if "progress:" in line]
+    # Snakemake ends a line of its own in a second write, which may come after ours.
+    found = [re.search(f"{RUN_LINE}$", line) for line in text.splitlines() if "progress:" in line]
     assert all(found), text
     return found  # type: ignore[return-value]
 
