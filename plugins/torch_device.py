@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -217,7 +217,7 @@ class TorchDevice(SamplingEstimator):
         buffers = threading.local()
 
         def swept(tile: QueryTile) -> Found:
-            with _without_denormals(torch):
+            with _without_denormals():
                 return attended(tile)
 
         def attended(tile: QueryTile) -> Found:
@@ -225,6 +225,7 @@ class TorchDevice(SamplingEstimator):
             start = tile.queries.start
             while start < tile.queries.stop:
                 part = slice(start, min(start + shape.rows, tile.queries.stop))
+                parts = None
                 try:
                     parts = [
                         _sweep(
@@ -240,9 +241,11 @@ class TorchDevice(SamplingEstimator):
                         for first in range(0, cells, together)
                     ]
                 except torch.OutOfMemoryError:
-                    buffers.__dict__.clear()
                     if not shape.halve():
                         raise
+                if parts is None:
+                    # Only here: the error held what the failed tile had allocated.
+                    buffers.__dict__.clear()
                     if queries.is_cuda:
                         torch.cuda.empty_cache()
                     self._shape = shape
@@ -261,12 +264,14 @@ class TorchDevice(SamplingEstimator):
 
 
 @contextmanager
-def _without_denormals(torch: Any) -> Iterator[None]:
+def _without_denormals() -> Iterator[None]:
     """Let this thread round weights below the normal numbers to 0.
 
     They are far below the rounding of any sum, and a processor takes twice as long for a tile of
     exponentials that holds some.
     """
+    import torch
+
     torch.set_flush_denormal(True)
     try:
         yield
