@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.records import write_records
 
 if TYPE_CHECKING:
     from benchmarks.attention.contenders import Setting
@@ -88,12 +89,8 @@ def write(
     about: Mapping[str, Any],
 ) -> None:
     """Write ``<name>.csv`` (a line for each row and contender) and ``<name>.json`` (everything)."""
-    folder.mkdir(parents=True, exist_ok=True)
     records = [record for row in rows for record in row.records()]
-    with (folder / f"{name}.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+    write_records(folder / f"{name}.csv", records)
     details = [
         {
             "row": row.work.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import json
 import platform
@@ -23,6 +22,7 @@ import tsc_engine
 from benchmarks.coverage import table
 from benchmarks.coverage.cases import Case, all_cases
 from benchmarks.coverage.measure import CONFIDENCE, RESAMPLES, SEED, Measured, measure
+from benchmarks.records import write_records
 
 #: Data sets that one generator draws.
 CHUNK = 100
@@ -109,12 +109,8 @@ def write(
     shares: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Write ``coverage.csv`` (rows) and ``coverage.json`` (rows, verdicts, versions, seeds)."""
-    folder.mkdir(parents=True, exist_ok=True)
     records = [row.record() for row in rows]
-    with (folder / "coverage.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+    write_records(folder / "coverage.csv", records)
     about = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "datasets": datasets,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from benchmarks.attention.command import RESULTS
 from benchmarks.attention.work import Work, grid, plan_of
 from benchmarks.memory import table
 from benchmarks.memory.jobs import run_estimate, run_first_outputs, write_made_pool
+from benchmarks.records import write_records
 
 #: Replicates of a job: what the first leaves behind is there while the second is computed.
 REPLICATES = 2
@@ -96,12 +96,8 @@ def write(
     about: Mapping[str, Any],
 ) -> None:
     """Write ``memory.csv`` (the rows) and ``memory.json`` (rows, targets, versions)."""
-    folder.mkdir(parents=True, exist_ok=True)
     records = [row.record() for row in rows]
-    with (folder / "memory.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, list(records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+    write_records(folder / "memory.csv", records)
     whole = {
         "about": dict(about),
         "rows": records,
