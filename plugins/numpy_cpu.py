@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from tsc_engine.estimators import (
     Batch,
     Capabilities,
@@ -23,7 +25,9 @@ from tsc_engine.nested import (
     one_thread_in_a_product,
     outputs_bytes,
     tile_bytes,
+    with_ones,
 )
+from tsc_engine.past_attention import past_bytes, past_softmax
 from tsc_engine.softmax import COLUMNS, ROWS, nested_softmax
 
 if TYPE_CHECKING:
@@ -44,12 +48,16 @@ class NumpyCpu(SamplingEstimator):
         dtypes=frozenset({"float32", "float64"}),
         cost=CostModel(per_pair=1.5, per_product=0.045, float32_factor=0.5),
         replicates_at_once=64,
-        queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
+        queries=frozenset(
+            {"self", "self_without_diagonal", "independent", "probes", "map", "past"}
+        ),
     )
     Options = SamplingOptions
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the copies in the wanted dtype, the tiles, and outputs on their way."""
+        if request.pool is not None:
+            return past_bytes(problem, request) + SMALL
         if request.attention == "hardmax":
             # A pass has several arrays of a tile's shape at a time, and loads a library.
             tiles, rows = 8 * TILE_BYTES + LIBRARY, HARD_ROWS
@@ -64,6 +72,9 @@ class NumpyCpu(SamplingEstimator):
 
     def attend(self, batch: Batch, request: Request) -> Iterator[Outputs]:
         """Yield outputs of all heads for each tile of queries and each size."""
+        if batch.chosen is not None:
+            yield from self._attend_to_pasts(batch, request)
+            return
         attend = nested_hardmax if request.attention == "hardmax" else nested_softmax
         with one_thread_in_a_product(request.threads):
             for size_index, queries, values in attend(
@@ -77,6 +88,25 @@ class NumpyCpu(SamplingEstimator):
                 request.threads,
             ):
                 yield Outputs(size_index, queries, values)
+
+    def _attend_to_pasts(self, batch: Batch, request: Request) -> Iterator[Outputs]:
+        import array_api_compat.numpy as xp
+
+        assert batch.chosen is not None
+        kind = np.dtype(request.dtype)
+        # Queries, keys and values are the same in all replicates; what is taken is not.
+        queries, keys = batch.queries[0].astype(kind), batch.keys[0].astype(kind)
+        values = with_ones(batch.values[0], kind)
+        with one_thread_in_a_product(request.threads):
+            outputs = np.stack(
+                [
+                    past_softmax(xp, queries, keys, values, chosen, request.sizes)
+                    for chosen in batch.chosen
+                ]
+            )
+        for size_index in range(len(request.sizes)):
+            at_size = outputs[:, :, size_index]
+            yield Outputs(size_index, slice(0, at_size.shape[2]), at_size)
 
 
 @hookimpl

@@ -40,6 +40,7 @@ from tsc_engine.nested import (
     turned_with_ones,
     with_ones,
 )
+from tsc_engine.past_attention import past_bytes, past_softmax
 from tsc_engine.scores import scores_are_tame, tie_tolerance
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ class TorchDevice(SamplingEstimator):
         devices=frozenset({"cpu", "cuda"}),
         cost=CostModel(per_pair=2.0, per_product=0.045, float32_factor=0.5),
         replicates_at_once=64,
-        queries=frozenset({"self", "self_without_diagonal", "independent", "probes", "map"}),
+        queries=frozenset(
+            {"self", "self_without_diagonal", "independent", "probes", "map", "past"}
+        ),
     )
     Options = TorchOptions
 
@@ -117,6 +120,8 @@ class TorchDevice(SamplingEstimator):
 
     def memory_bytes(self, problem: Problem, request: Request) -> int:
         """Return the library's own footprint, copies in the wanted dtype, tiles and outputs."""
+        if request.pool is not None:
+            return LIBRARY + past_bytes(problem, request)
         copies = copies_bytes(problem, request)
         # Argmax attention has some more arrays of a tile's shape at a time.
         arrays = 6 if request.attention == "hardmax" else 1
@@ -160,6 +165,9 @@ class TorchDevice(SamplingEstimator):
         """
         import torch
 
+        if batch.chosen is not None:
+            yield from self._attend_to_pasts(batch, request)
+            return
         device = self._choose_device(request.device)
         kind = np.dtype(request.dtype)
         lead = batch.queries.shape[:2]
@@ -193,6 +201,31 @@ class TorchDevice(SamplingEstimator):
                 values = outputs.unflatten(0, lead)
                 # On the CPU NumPy's product of a matrix with itself costs half of torch's.
                 yield Outputs(size_index, rows, values if values.is_cuda else values.numpy())
+
+    def _attend_to_pasts(self, batch: Batch, request: Request) -> Iterator[Outputs]:
+        import array_api_compat.torch as xp
+        import torch
+
+        assert batch.chosen is not None
+        device = self._choose_device(request.device)
+        kind = np.dtype(request.dtype)
+        # Queries, keys and values are the same in all replicates; what is taken is not.
+        rows = (
+            batch.queries[0].astype(kind),
+            batch.keys[0].astype(kind),
+            with_ones(batch.values[0], kind),
+        )
+        queries, keys, values = (torch.from_numpy(array).to(device) for array in rows)
+        outputs = torch.stack(
+            [
+                past_softmax(xp, queries, keys, values, chosen, request.sizes)
+                for chosen in batch.chosen
+            ]
+        )
+        for size_index in range(len(request.sizes)):
+            at_size = outputs[:, :, size_index]
+            read = slice(0, at_size.shape[2])
+            yield Outputs(size_index, read, at_size if at_size.is_cuda else at_size.numpy())
 
     def _softmax(
         self,

@@ -48,10 +48,15 @@ def nominal_seconds(estimator: type[Estimator], request: Request, problem: Probl
         keys = sum(request.sizes) if request.probes else sum(n**2 for n in request.sizes) // keys
     pairs = problem.heads * queries * keys
     width = problem.key_width + problem.value_width + 1
+    if request.pool is not None:
+        # A product of weights and values for every size, over the whole past.
+        past = min(request.pool, int(problem.spec["law"].get("context") or request.pool))
+        pairs = problem.heads * queries * past
+        width = problem.key_width + len(request.sizes) * (problem.value_width + 1)
     seconds = 1e-9 * pairs * max(cost.per_pair + cost.per_product * width, LEAST_NANOSECONDS)
     if request.dtype == "float32":
         seconds *= cost.float32_factor
-    if request.probes is not None:
+    if request.probes is not None and request.pool is None:
         # With few probes the draw itself is most of the work.
         seconds += DRAW_NANOSECONDS * 1e-9 * request.sizes[-1] * problem.key_width
     return seconds

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tsc_engine.statistics import POLYNOMIAL, Statistic, norm, statistic
+from tsc_engine.statistics import OUTPUT_ERROR, POLYNOMIAL, Statistic, norm, statistic
 from tsc_engine.storage import Outcome, Record, unpack_symmetric
 
 #: Deviations are averaged in at most this many groups of replicates before their Gram matrix.
@@ -23,7 +23,8 @@ LARGEST_GRAM = 128
 HEAD_FACTS = (
     *("horizon", "horizon_frobenius", "log_diagonal_threshold", "log_diagonal_threshold_error"),
     *("central_limit_constant", "process_constant", "process_constant_error", "effective_share"),
-    "probes_are_generic",
+    *("probes_are_generic", "horizon_layer", "covariance_shrunk", "input_largest", "input_trace"),
+    *("effective_tokens", "effective_tokens_predicted"),
 )
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -97,8 +98,10 @@ def error_arrays(
     dict
         ``error_<statistic>`` (heads, sizes, replicates) for statistics of single replicates;
         ``gram_<statistic>`` (heads, sizes, groups, groups) for biases of sampling estimators;
-        ``bias_<statistic>`` and ``bias_error_<statistic>`` (heads, sizes) for exact ones;
-        ``signed_<statistic>`` (heads, sizes, replicates; one for exact ones), see `along`;
+        ``bias_<statistic>`` and ``bias_error_<statistic>`` (heads, sizes) for exact ones: of a
+        bias, or the expectation of the error itself;
+        ``signed_<statistic>`` (heads, sizes, replicates; one for exact ones), see `along`, but for
+        ``output``, which has no sign;
         ``fluctuation_<statistic>`` (heads, sizes) for sampling estimators, see `fluctuation`;
         ``scale_<statistic>`` (heads,) for all.
     """
@@ -109,13 +112,20 @@ def error_arrays(
         found[f"scale_{name}"] = chosen.scale(at_limit)
         if exact:
             if chosen.expected:
-                bias = unpack_symmetric(blocks[0].arrays[name])
+                bias = unpack_symmetric(blocks[0].arrays[chosen.exact])
                 found[f"bias_{name}"] = norm(bias, 2)
                 found[f"bias_error_{name}"] = blocks[0].arrays["second_moment_error"]
                 found[f"signed_{name}"] = along(bias[None], chosen, at_limit)
+            elif chosen.exact:
+                # The expectation of the error itself.
+                found[f"bias_{name}"] = blocks[0].arrays[chosen.exact]
+                found[f"bias_error_{name}"] = blocks[0].arrays[f"{chosen.exact}_error"]
             continue
-        deviations = _sampled(chosen, blocks, at_limit)
-        found[f"signed_{name}"] = along(deviations, chosen, at_limit)
+        if chosen.moments == (OUTPUT_ERROR,):
+            deviations = np.concatenate([chosen.value(block.arrays) for block in blocks])
+        else:
+            deviations = _sampled(chosen, blocks, at_limit)
+            found[f"signed_{name}"] = along(deviations, chosen, at_limit)
         found[f"fluctuation_{name}"] = fluctuation(deviations)
         if chosen.expected:
             found[f"gram_{name}"] = deviation_gram(deviations)

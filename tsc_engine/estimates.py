@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,17 @@ from tsc_engine.estimators import (
 )
 from tsc_engine.laws import TokenLaw, Unavailable
 from tsc_engine.problems import Problem
-from tsc_engine.statistics import Moments
+from tsc_engine.statistics import OUTPUT_ERROR, Moments
 from tsc_engine.storage import Outcome, Record, cause_of, pack_symmetric
 
 if TYPE_CHECKING:
     from tsc_engine.progress import Progress
 
 
-def _packed(moments: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+def packed_moments(
+    moments: dict[str, NDArray[np.float64]],
+) -> dict[str, NDArray[np.float64]]:
+    """Return moments as a record holds them: symmetric ones by their upper triangles."""
     return {
         name: pack_symmetric(value) if name == "second_moment" else value
         for name, value in moments.items()
@@ -71,15 +74,16 @@ def sample_moments(
     account = _Account(progress, problem, request, len(replicates))
     for start in range(replicates.start, replicates.stop, at_once):
         chosen = range(start, min(start + at_once, replicates.stop))
-        batch = _drawn(problem, seed, chosen, request.sizes[-1])
+        wanted = OUTPUT_ERROR in request.moments
+        batch, at_limit = _drawn(problem, seed, chosen, request.sizes[-1], wanted)
         account.open(len(chosen))
         if problem.queries == "map":
             parts.append({"map": _largest_deviations(estimator, problem, batch, request, account)})
         else:
-            parts.append(_batch_moments(estimator, problem, batch, request, account))
+            parts.append(_batch_moments(estimator, problem, batch, at_limit, request, account))
         account.close()
         # Before the next one is drawn: two batches are not held at a time.
-        del batch
+        del batch, at_limit
     return {name: np.concatenate([part[name] for part in parts]) for name in request.moments}
 
 
@@ -153,13 +157,14 @@ def _batch_moments(
     estimator: SamplingEstimator,
     problem: Problem,
     batch: Batch,
+    at_limit: NDArray[np.float64] | None,
     request: Request,
     account: _Account,
 ) -> dict[str, NDArray[np.float64]]:
     counts = [request.probes or size for size in request.sizes]
-    moments = Moments(request.moments, counts, request.polynomials)
-    for size_index, _, values in _outputs(estimator, problem, batch, request, account):
-        moments.update(size_index, values)
+    moments = Moments(request.moments, counts, request.polynomials, at_limit)
+    for size_index, queries, values in _outputs(estimator, problem, batch, request, account):
+        moments.update(size_index, values, queries)
     return moments.finish()
 
 
@@ -246,16 +251,34 @@ def _queries_read(outputs: Outputs, seen: list[NDArray[np.bool_]]) -> range:
     return read
 
 
-def _drawn(problem: Problem, seed: int, replicates: range, count: int) -> Batch:
-    """Draw the tokens of some replicates; those of a single one are not copied."""
+def _drawn(
+    problem: Problem, seed: int, replicates: range, count: int, at_limit: bool
+) -> tuple[Batch, NDArray[np.float64] | None]:
+    """Draw the tokens of some replicates, and what their queries give at the limit if wanted."""
     tokens = [problem.draw(seed, replicate, count) for replicate in replicates]
-    roles = []
-    for rows in zip(*tokens, strict=True):
-        stacked = rows[0][None] if len(rows) == 1 else np.stack(rows)
-        stacked.flags.writeable = False
-        roles.append(stacked)
-    queries, keys, values = roles
-    return Batch(queries, keys, values, replicates)
+    queries, keys, values, chosen = (
+        None if rows[0] is None else _stacked(rows) for rows in zip(*tokens, strict=True)
+    )
+    assert queries is not None
+    assert keys is not None
+    assert values is not None
+    batch = Batch(queries, keys, values, replicates, chosen)
+    if not at_limit:
+        return batch, None
+    found = [
+        problem.limit_outputs(drawn, seed, replicate, count)
+        for drawn, replicate in zip(tokens, replicates, strict=True)
+    ]
+    return batch, _stacked(found)
+
+
+def _stacked(rows: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return arrays of some replicates as one, read-only; what is the same in all is not copied."""
+    same = all(each is rows[0] for each in rows)
+    shape = (len(rows), *rows[0].shape)
+    stacked = np.broadcast_to(rows[0], shape) if same else np.stack(rows)
+    stacked.flags.writeable = False
+    return stacked
 
 
 def expected_arrays(
@@ -356,7 +379,7 @@ def estimate(
             assert seed is not None
             estimator.prepare(request)
             started = time.perf_counter()
-            arrays = _packed(
+            arrays = packed_moments(
                 sample_moments(estimator, problem, request, seed, replicates, progress)
             )
             about |= {name: str(value) for name, value in estimator.device_used().items()}

@@ -80,7 +80,7 @@ class Capabilities:
     queries : frozenset of str
         Kinds of queries that it can be read at: ``self`` and ``independent`` need nothing of it;
         ``self_without_diagonal`` needs `Request.diagonal`, ``probes`` and ``map`` need
-        `Request.probes`.
+        `Request.probes`, ``past`` needs `Batch.chosen` beside.
     """
 
     attention: frozenset[str] = frozenset({"softmax"})
@@ -116,6 +116,8 @@ class Request:
     probes : int or None
         None: at size n the first n queries are read. A number: the batch holds so many queries,
         and every size reads all of them.
+    pool : int or None
+        Rows of the whole pool, which a batch has the keys and values of at ``past`` queries.
     diagonal : bool
         False: the query i does not attend to the key i.
     replicates : int
@@ -132,6 +134,7 @@ class Request:
     memory_budget: int = 256 * 2**20
     attention: str = "softmax"
     probes: int | None = None
+    pool: int | None = None
     diagonal: bool = True
     replicates: int = 1
     polynomials: Mapping[str, Terms] = field(default_factory=dict, hash=False)
@@ -159,7 +162,8 @@ def request_of(
     """
     return Request(
         attention=problem.attention,
-        probes=None if problem.probes is None else len(problem.probes),
+        probes=problem.fixed_queries,
+        pool=int(problem.spec["law"]["tokens"]) if problem.queries == "past" else None,
         diagonal=problem.queries != "self_without_diagonal",
         polynomials=dict(polynomials or {}),
         sizes=tuple(sizes),
@@ -181,12 +185,16 @@ class Batch:
         Arrays are NumPy's, on the CPU, and read-only.
     replicates : range
         Indices of the replicates.
+    chosen : ndarray, shape (replicates, probes, n_max), int64, or None
+        At ``past`` queries keys and values are those of the whole pool, and at size n a query
+        attends to the rows in its first n places here; one that is there twice counts twice.
     """
 
     queries: NDArray[Any]
     keys: NDArray[Any]
     values: NDArray[Any]
     replicates: range
+    chosen: NDArray[Any] | None = None
 
 
 class Outputs(NamedTuple):
@@ -293,7 +301,7 @@ def batch_replicates(
     problem : Problem
     request : Request
     """
-    tokens = problem.heads * max(request.sizes[-1], request.probes or 0)
+    tokens = problem.heads * max(request.sizes[-1], request.probes or 0, request.pool or 0)
     return max(min(estimator.capabilities.replicates_at_once, BATCH_TOKENS // tokens), 1)
 
 

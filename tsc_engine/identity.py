@@ -39,6 +39,11 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unnamed"
 
 
+def name_of(spec: str | Mapping[str, Any]) -> str:
+    """Return the name in the description of a sampler: a name, or one with options."""
+    return spec if isinstance(spec, str) else str(spec.get("name"))
+
+
 def problem_id(spec: Mapping[str, Any]) -> str:
     """Return the id of a problem: a readable slug and the digest of its description.
 
@@ -54,14 +59,16 @@ def problem_id(spec: Mapping[str, Any]) -> str:
     """
     law = spec["law"]
     if law["name"] == "pool":
-        words = f"{law['model']['package']} layer {law['layer']}"
+        words = f"{law['model_name']} layer {law['layer']}"
     else:
         # A law may know its dimension without being told.
         words = f"{law['name']} d{law['dimension']}" if "dimension" in law else str(law["name"])
     return f"{slug(words + ' ' + spec['queries'])}-{digest(spec)}"
 
 
-def random_stream(seed: int, problem: str, replicate: int, stream: int) -> np.random.Generator:
+def random_stream(
+    seed: int, problem: str, replicate: int, stream: int, part: int | None = None
+) -> np.random.Generator:
     """Return the generator of one replicate of one problem.
 
     A pure function of its arguments: more replicates, other blocks or another machine never change
@@ -77,8 +84,11 @@ def random_stream(seed: int, problem: str, replicate: int, stream: int) -> np.ra
         Index of the replicate, from 0.
     stream : int
         0 for the tokens, 1 for independent queries.
+    part : int, optional
+        Number of a query that has a draw of its own.
     """
     words = np.frombuffer(hashlib.sha256(problem.encode()).digest(), dtype="<u4")
     entropy = [seed, *(int(word) for word in words)]
-    sequence = np.random.SeedSequence(entropy, spawn_key=(replicate, stream))
+    key = (replicate, stream) if part is None else (replicate, stream, part)
+    sequence = np.random.SeedSequence(entropy, spawn_key=key)
     return np.random.Generator(np.random.Philox(sequence))

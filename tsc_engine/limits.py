@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from tsc_engine import polynomials
 from tsc_engine.hardmax import nested_hardmax
-from tsc_engine.horizons import horizon, log_diagonal_threshold, row_horizon
+from tsc_engine.horizons import horizon, log_diagonal_threshold
 from tsc_engine.laws import LimitMoments, RowLaw, TokenLaw, Unavailable
 from tsc_engine.problems import Problem
+from tsc_engine.row_facts import (
+    effective_tokens,
+    head_horizon,
+    layer_horizon,
+    predicted_effective_tokens,
+)
 from tsc_engine.softmax import nested_softmax
 from tsc_engine.statistics import POLYNOMIAL, Moments, Terms
 from tsc_engine.storage import pack_symmetric
@@ -37,7 +43,8 @@ def limit_arrays(
     problem: Problem,
     wanted: Mapping[str, Terms] | None = None,
     progress: Progress | None = None,
-) -> dict[str, NDArray[np.float64]]:
+    with_outputs: bool = False,
+) -> dict[str, NDArray[Any]]:
     """Return the limit of a problem.
 
     Parameters
@@ -48,6 +55,8 @@ def limit_arrays(
         Terms of the study's polynomials.
     progress : Progress, optional
         Told what is done where it takes long: at a pool.
+    with_outputs : bool
+        Whether the output at every row of a pool is wanted, for errors query by query.
 
     Returns
     -------
@@ -55,7 +64,9 @@ def limit_arrays(
         ``mean`` (heads, dv), ``second_moment`` (heads, packed), ``mean_error`` and
         ``second_moment_error`` (heads,): absolute errors; ``polynomial_<name>``, ``scale_of_…``
         and ``error_of_…`` (heads,); ``horizon``, ``horizon_frobenius`` and
-        ``log_diagonal_threshold`` (heads,), nan where the last is not defined. For map queries
+        ``log_diagonal_threshold`` (heads,), nan where the last is not defined; ``outputs``
+        (heads, N, dv), float32, of a pool if they are wanted, and (heads, m, dv), float64, at m
+        fixed queries with pasts of their own. For map queries
         ``map`` (zero: the statistic is a distance to the limit), ``map_scale`` and the constants
         of `_map_facts` take the place of the moments.
 
@@ -77,7 +88,7 @@ def limit_arrays(
             found = _token_law(problem, problem.law, chosen)
         found |= facts
     elif isinstance(problem.law, RowLaw):
-        found = _full_attention(problem, problem.law, chosen, progress)
+        found = _pool(problem, problem.law, chosen, progress, with_outputs)
     else:
         raise TypeError(f"the law {problem.law.name} is neither a token law nor a row law")
     for name in ("mean", "second_moment", "map_scale"):
@@ -264,9 +275,99 @@ def _map_facts(problem: Problem, law: TokenLaw) -> dict[str, NDArray[np.float64]
     return {name: np.array([fact]) for name, fact in facts.items()}
 
 
-def _full_attention(
-    problem: Problem, law: RowLaw, chosen: Mapping[str, Terms], progress: Progress | None = None
+def _pool(
+    problem: Problem,
+    law: RowLaw,
+    chosen: Mapping[str, Terms],
+    progress: Progress | None,
+    with_outputs: bool,
+) -> dict[str, NDArray[Any]]:
+    """Return the limit of a pool, and the sizes of its heads."""
+    if problem.queries == "past":
+        return _full_pasts(problem, law, chosen, progress)
+    return _full_attention(problem, law, chosen, progress, with_outputs)
+
+
+def _full_pasts(
+    problem: Problem, law: RowLaw, chosen: Mapping[str, Terms], progress: Progress | None
+) -> dict[str, NDArray[Any]]:
+    """Attention of every fixed query over all of its own past, in float64: causal attention."""
+    if problem.limit_is_hardmax:
+        raise Unavailable("argmax attention is not read at the queries' own pasts")
+    rows, first = problem.past_queries
+    queries, keys, values = law.take(slice(None))
+    heads, _, width = values.shape
+    outputs = np.empty((heads, len(rows), width))
+    own = np.empty((heads, len(rows)))
+    # The number of rows that a query attends to, as 1 / sum of squared weights.
+    squares = np.empty((heads, len(rows)))
+    if progress is not None:
+        progress.begin(len(rows))
+    for index, (row, begin) in enumerate(zip(rows, first, strict=True)):
+        past = slice(int(begin), int(row) + 1)
+        query = queries[:, row] * problem.inverse_temperature
+        scores = np.matvec(keys[:, past], query)
+        top = scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=1, keepdims=True)
+        weights /= total
+        outputs[:, index] = np.vecmat(weights, values[:, past])
+        squares[:, index] = np.sum(weights**2, axis=1)
+        length = past.stop - past.start
+        own[:, index] = scores[:, -1] - top[:, 0] - np.log(total[:, 0] / length)
+        if progress is not None:
+            progress.advance(1, lambda done=index: f"{done + 1:,} of {len(rows):,} queries")  # type: ignore[misc]
+    mean = outputs.mean(axis=1)
+    found: dict[str, NDArray[Any]] = {
+        "outputs": outputs,
+        "mean": mean,
+        "second_moment": pack_symmetric(outputs.mT @ outputs / len(rows)),
+        "mean_error": np.zeros(heads),
+        "second_moment_error": np.zeros(heads),
+        "log_diagonal_threshold": own.mean(axis=1),
+        "log_diagonal_threshold_error": own.std(axis=1) / math.sqrt(len(rows)),
+        "effective_tokens": 1.0 / squares.mean(axis=1),
+        "effective_tokens_predicted": np.array(
+            [
+                predicted_effective_tokens(query[rows], key, int(np.mean(rows - first + 1)))
+                for query, key in zip(queries, keys, strict=True)
+            ]
+        ),
+    }
+    weights = np.full(len(rows), 1.0 / len(rows))
+
+    def expectation(head: int) -> Callable[[Terms], polynomials.Expectation]:
+        return lambda terms: polynomials.from_outputs(terms, outputs[head], weights, RULE_ERROR)
+
+    return (
+        found
+        | polynomials.arrays(chosen, [expectation(head) for head in range(heads)])
+        | _head_sizes(queries * problem.inverse_temperature, keys)
+    )
+
+
+def _head_sizes(
+    queries: NDArray[np.float64], keys: NDArray[np.float64]
 ) -> dict[str, NDArray[np.float64]]:
+    """Return the horizons of all heads from their rows, (heads, N, width) each."""
+    found = [head_horizon(query, key) for query, key in zip(queries, keys, strict=True)]
+    of_layer, layer_shrunk = layer_horizon(queries, keys)
+    shrunk = layer_shrunk or any(each for _, each in found)
+    return {
+        "horizon": np.array([size.spectral for size, _ in found]),
+        "horizon_frobenius": np.array([size.frobenius for size, _ in found]),
+        "horizon_layer": np.full(len(found), of_layer),
+        "covariance_shrunk": np.full(len(found), float(shrunk)),
+    }
+
+
+def _full_attention(
+    problem: Problem,
+    law: RowLaw,
+    chosen: Mapping[str, Terms],
+    progress: Progress | None = None,
+    with_outputs: bool = False,
+) -> dict[str, NDArray[Any]]:
     """Full attention over a pool, head by head, in float32 with float64 sums.
 
     The error is the largest deviation of an output from float64 over some of the queries, spread
@@ -297,11 +398,17 @@ def _full_attention(
         progress.begin(heads * law.size**2)
     for query, key, value in zip(queries, keys, values, strict=True):
         moments = Moments(names, pool, wanted)
-        for _, _, outputs in attend(query, key, value, pool, "float64" if hard else "float32"):
+        every = np.empty(value.shape, np.float32) if with_outputs else None
+        dtype = "float64" if hard else "float32"
+        for _, where_read, outputs in attend(query, key, value, pool, dtype):
             moments.update(0, outputs[None, None])
+            if every is not None:
+                every[where_read] = outputs
             read += len(outputs)
             if progress is not None:
                 progress.advance(len(outputs) * law.size, where)
+        if every is not None:
+            add("outputs", every)
         found = moments.finish()
         for name in chosen:
             root = np.sqrt(found[f"{POLYNOMIAL}{name}^2"][0, 0, 0])
@@ -311,20 +418,20 @@ def _full_attention(
         mean, second = found["mean"][0, 0, 0], found["second_moment"][0, 0, 0]
         checked = np.linspace(0, law.size - 1, min(CHECKED_QUERIES, law.size)).astype(np.int64)
         deviation, largest = (0.0, 0.0) if hard else _float32_deviation(query[checked], key, value)
-        size = row_horizon(query, key)
         add("mean", mean)
         add("second_moment", pack_symmetric(second))
         add("mean_error", deviation)
         add("second_moment_error", 2.0 * deviation * largest)
-        add("horizon", size.spectral)
-        add("horizon_frobenius", size.frobenius)
+        add("effective_tokens", math.nan if hard else effective_tokens(query[checked], key))
+        predicted = math.nan if hard else predicted_effective_tokens(query[checked], key)
+        add("effective_tokens_predicted", predicted)
         own, own_error = _own_key(query, key, checked)
         add("log_diagonal_threshold", math.nan if hard else own)
         add(
             "log_diagonal_threshold_error",
             math.nan if hard else own_error,
         )
-    return {name: np.array(column, np.float64) for name, column in columns.items()}
+    return {name: np.array(column) for name, column in columns.items()} | _head_sizes(queries, keys)
 
 
 def _own_key(

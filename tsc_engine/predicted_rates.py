@@ -40,7 +40,7 @@ def theory_columns(
         hard = not isinstance(spec["inverse_temperature"], int | float)
         if statistic == "map":
             columns["predicted_basis"] = CENTRAL_LIMIT
-        elif spec["inverse_temperature"] == "inf" or statistic == "second_moment_bias":
+        elif spec["inverse_temperature"] == "inf" or statistic in {"second_moment_bias", "output"}:
             columns["predicted_basis"] = LEADING_ORDER
         else:
             assert hard or statistic in {"mean", "covariance"}
@@ -64,6 +64,11 @@ def _predict(
         if law == "gaussian" and tokens and statistic in {"mean", "covariance"}:
             columns["beta_bound"] = theory.beta_bound(horizon)
             columns["beta_predicted"] = theory.beta_predicted(horizon)
+        elif law == "gaussian" and statistic == "output" and tokens:
+            # Twice the bound of an error; the weights' concentration rules, as in the bias.
+            columns["beta_bound"] = 2.0 * theory.beta_bound(horizon)
+            if spec["queries"] != "self":
+                columns["beta_predicted"] = theory.bias_exponent(horizon)
         elif law == "gaussian" and statistic == "second_moment_bias" and tokens:
             if spec["queries"] != "self":
                 columns["beta_predicted"] = theory.bias_exponent(horizon)

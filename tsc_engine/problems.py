@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tsc_engine.heads import HeadOptions, score_matrix, value_matrix
 from tsc_engine.identity import problem_id, random_stream
-from tsc_engine.laws import Law, RowLaw, TokenLaw
+from tsc_engine.laws import Law, RowLaw, TokenLaw, Unavailable
 from tsc_engine.row_maps import map_rows
 from tsc_engine.temperatures import Growing
 
@@ -27,14 +27,33 @@ class Tokens(NamedTuple):
 
     Attributes
     ----------
-    queries : ndarray, shape (heads, n or probes, key_width), float64
+    queries : ndarray, shape (heads, n or fixed queries, key_width), float64
     keys : ndarray, shape (heads, n, key_width), float64
     values : ndarray, shape (heads, n, value_width), float64
+    chosen : ndarray, shape (fixed queries, n), int64, or None
+        At queries that have pasts of their own keys and values are those of the whole pool, and
+        these are the rows that each query attends to, in the order in which they were taken.
     """
 
     queries: NDArray[np.float64]
     keys: NDArray[np.float64]
     values: NDArray[np.float64]
+    chosen: NDArray[np.int64] | None = None
+
+
+class PastQueries(NamedTuple):
+    """The fixed queries of a pool that are read at their own pasts.
+
+    Attributes
+    ----------
+    rows : ndarray, shape (m,), int64
+        Rows of the pool, increasing.
+    first : ndarray, shape (m,), int64
+        The row that each one's past begins with: the first of its passage.
+    """
+
+    rows: NDArray[np.int64]
+    first: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,7 +81,7 @@ class Problem:
     def queries(self) -> str:
         """Whom the outputs are read at.
 
-        ``self``, ``self_without_diagonal``, ``independent``, ``probes`` or ``map``.
+        ``self``, ``self_without_diagonal``, ``independent``, ``probes``, ``map`` or ``past``.
         """
         return str(self.spec["queries"])
 
@@ -98,6 +117,40 @@ class Problem:
 
             return probe_points(self.dimension, self.radius)
         return None
+
+    @property
+    def fixed_queries(self) -> int | None:
+        """Number of queries that every size reads; None where size n reads the first n tokens."""
+        if self.queries == "past":
+            return int(self.spec["past"]["queries"])
+        return None if self.probes is None else len(self.probes)
+
+    @cached_property
+    def past_queries(self) -> PastQueries:
+        """Evenly spaced rows of the pool among those whose past is long enough.
+
+        Raises
+        ------
+        Unavailable
+            If the pool has fewer of them than are wanted.
+        """
+        shortest, wanted = int(self.spec["past"]["shortest"]), int(self.spec["past"]["queries"])
+        first = self._row_law.past_begins()
+        (eligible,) = np.nonzero(np.arange(len(first)) - first + 1 >= shortest)
+        if len(eligible) < wanted:
+            raise Unavailable(
+                f"past.queries: {wanted}, the pool has {len(eligible)} rows with a past of at "
+                f"least {shortest} tokens; passages are as long as the context"
+            )
+        rows = eligible[np.linspace(0, len(eligible) - 1, wanted).astype(np.int64)]
+        return PastQueries(rows, first[rows])
+
+    @cached_property
+    def _whole_pool(self) -> Tokens:
+        """Queries with pasts of their own, and all keys and values; the same in all replicates."""
+        queries, keys, values = self._row_law.take(slice(None))
+        chosen = queries[:, self.past_queries.rows] * self.inverse_temperature
+        return Tokens(chosen, keys, values)
 
     @property
     def radius(self) -> float:
@@ -188,8 +241,49 @@ class Problem:
             values = map_rows(tokens, self.value)
             return Tokens(queries[None], tokens[None], values[None])
         pool = self._row_law
+        if self.queries == "past":
+            rows, first = self.past_queries
+            chosen = np.empty((len(rows), count), np.int64)
+            for query, (row, begin) in enumerate(zip(rows, first, strict=True)):
+                # A stream of its own, so that a shorter draw is the beginning of a longer one.
+                own = random_stream(seed, self.id, replicate, TOKENS_STREAM, query)
+                chosen[query] = begin + self.sampler.past(own, count, int(row - begin + 1))
+            return self._whole_pool._replace(chosen=chosen)
         order = self.sampler.order(generator, count, pool.size)
         queries, keys, values = pool.take(order)
         if not reads_keys:
             queries = pool.take(self.sampler.order(other, count, pool.size))[0]
         return Tokens(queries * self.inverse_temperature, keys, values)
+
+    def limit_outputs(
+        self, tokens: Tokens, seed: int, replicate: int, count: int
+    ) -> NDArray[np.float64]:
+        """Return what each query of a draw gives on infinitely many tokens.
+
+        Parameters
+        ----------
+        tokens : Tokens
+            The draw.
+        seed, replicate, count : int
+            What it was drawn with.
+
+        Returns
+        -------
+        ndarray, shape (heads, queries, value_width), float64
+
+        Raises
+        ------
+        RuntimeError
+            If the limit's outputs were not attached to a pool.
+        """
+        if isinstance(self.law, TokenLaw):
+            directions = tokens.queries[0]
+            at = self.law.hardmax if self.limit_is_hardmax else self.law.log_moment_gradient
+            return map_rows(at(directions), self.value)[None]
+        outputs = self._row_law.limit_outputs
+        if self.queries == "past":
+            return outputs
+        stream = QUERIES_STREAM if self.queries == "independent" else TOKENS_STREAM
+        generator = random_stream(seed, self.id, replicate, stream)
+        order = self.sampler.order(generator, count, self._row_law.size)
+        return np.asarray(outputs[:, order], np.float64)

@@ -13,6 +13,7 @@ from tsc_engine.fitting import Floats
 from tsc_engine.fitting.comparison import NONE, Candidate
 from tsc_engine.fitting.curve_fit import Estimate
 from tsc_engine.fitting.decay_laws import LOGARITHM, POWER_FLOOR, POWER_LOGARITHM, Crossover
+from tsc_engine.identity import name_of
 from tsc_engine.measured_curves import (
     ALL_ZERO,
     FITTED,
@@ -58,11 +59,12 @@ def _facts(spec: Mapping[str, Any], head: int) -> Row:
     pool = law["name"] == "pool"
     return {
         "law": law["name"],
-        "model": law["model"]["package"] if pool else None,
+        "model": law["model_name"] if pool else None,
+        "text": law["text"]["name"] if pool and "text" in law else None,
         "layer": law["layer"] if pool else None,
         "head": head,
         "queries": spec["queries"],
-        "sampler": spec["sampler"],
+        "sampler": name_of(spec["sampler"]),
         "attention": spec["attention"],
         "inverse_temperature": _in_words(spec["inverse_temperature"]),
         "radius": spec.get("radius"),
@@ -132,7 +134,7 @@ def rates(
         for head in range(heads):
             for name in names:
                 # An exact estimator has expectations only: no error of a single replicate.
-                if not about["exact"] or statistic(name, job["polynomials"]).expected:
+                if not about["exact"] or statistic(name, job["polynomials"]).exact:
                     _one(tables, problem, job, estimator, record, head, name, exact)
     return tables
 
@@ -168,7 +170,8 @@ def _one(
     curve = MeasuredCurve(record, name, head, job, resampling_seed(problem, head, name))
     horizon = float(record.arrays["horizon"][head])
     generic = bool(record.arrays.get("probes_are_generic", np.ones(head + 1))[head])
-    complexity = curve.sample_complexity(job["epsilon"])
+    power = statistic(name, job["polynomials"]).power
+    complexity = curve.sample_complexity(job["epsilon"] ** power)
     row |= _fit_columns(curve)
     row |= theory_columns(spec, name, horizon, job["dimension"], generic)
     row |= {

@@ -6,13 +6,16 @@ A law is a plugin as an estimator is: a class returned by the hook ``tsc_laws``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tsc_engine.options import Extent, Options, Real
+
+if TYPE_CHECKING:
+    from tsc_engine.pools import PoolRows
 
 
 class LimitMoments(NamedTuple):
@@ -209,8 +212,21 @@ class RowLaw(Law):
     """
 
     @abstractmethod
-    def attach(self, rows: NDArray[np.float32]) -> None:
-        """Give the law its rows (a memory map), shape (3, heads, N, width)."""
+    def attach(self, rows: PoolRows, passages: NDArray[np.int32]) -> None:
+        """Give the law its rows, and the number of the passage that each is from, shape (N,)."""
+
+    @abstractmethod
+    def attach_limit_outputs(self, outputs: NDArray[Any]) -> None:
+        """Give the law what full attention gives at its rows, (heads, m, dv)."""
+
+    @abstractmethod
+    def past_begins(self) -> NDArray[np.int64]:
+        """Return the first row of every row's own passage, shape (N,)."""
+
+    @property
+    @abstractmethod
+    def limit_outputs(self) -> NDArray[Any]:
+        """What full attention gives at every row, or at every fixed query, (heads, m, dv)."""
 
     @property
     @abstractmethod

@@ -12,11 +12,10 @@ class Iid(Sampler):
     """Every row is drawn from the whole pool."""
 
     name = "iid"
-    nested = True
 
     def order(self, generator: np.random.Generator, count: int, pool: int) -> NDArray[np.int64]:
         """Return ``count`` uniform row numbers; prefixes of a longer order are equal to it."""
         return generator.integers(0, pool, size=count, dtype=np.int64)
 
 
-SAMPLER = Iid()
+SAMPLER = Iid

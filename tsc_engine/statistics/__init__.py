@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 #: Prefix of the moments that are polynomials of a study.
 POLYNOMIAL = "polynomial_"
+#: The moment that is a distance to the limit already, query by query.
+OUTPUT_ERROR = "output_error"
 
 #: A polynomial: its terms as ``{"coefficient": c, "powers": {coordinate: exponent}}``.
 Terms = Sequence[Mapping[str, Any]]
@@ -40,11 +42,14 @@ class Moments:
     Parameters
     ----------
     names : iterable of str
-        Moments wanted: ``mean``, ``second_moment``, or a polynomial by its name with `POLYNOMIAL`.
+        Moments wanted: ``mean``, ``second_moment``, ``output_error`` (the squared distance of an
+        output to that of its query at the limit), or a polynomial by its name with `POLYNOMIAL`.
     counts : sequence of int
         Number of queries at each size index.
     polynomials : mapping
         Terms of every polynomial among the names, by its own name.
+    at_limit : ndarray, shape (replicates, heads, most queries, dv), optional
+        Outputs of all queries at the limit, for ``output_error``.
 
     Notes
     -----
@@ -56,13 +61,15 @@ class Moments:
         names: Sequence[str],
         counts: Sequence[int],
         polynomials: Mapping[str, Terms] | None = None,
+        at_limit: NDArray[np.float64] | None = None,
     ) -> None:
         self._names = tuple(names)
+        self._at_limit = at_limit
         self._counts = tuple(counts)
         self._polynomials = dict(polynomials or {})
         self._sums: list[dict[str, Any]] = [{} for _ in counts]
 
-    def update(self, size_index: int, outputs: Any) -> None:
+    def update(self, size_index: int, outputs: Any, queries: slice = slice(None)) -> None:
         """Add outputs of some queries at one size, shape (replicates, heads, queries, dv)."""
         import array_api_compat
 
@@ -76,6 +83,11 @@ class Moments:
             new["mean"] = xp.sum(outputs, axis=-2)
         if "second_moment" in self._names:
             new["second_moment"] = xp.matmul(xp.matrix_transpose(outputs), outputs)
+        if OUTPUT_ERROR in self._names:
+            assert self._at_limit is not None
+            there = self._at_limit[:, :, queries]
+            there = xp.asarray(there, device=array_api_compat.device(outputs))
+            new[OUTPUT_ERROR] = xp.sum((outputs - there) ** 2, axis=(-2, -1))
         for name, terms in self._polynomials.items():
             if POLYNOMIAL + name in self._names:
                 new[POLYNOMIAL + name] = xp.sum(evaluate(terms, outputs), axis=-1)
@@ -127,6 +139,11 @@ class Statistic(ABC):
         Order of the tensor that `value` returns.
     spread : bool
         Whether it is 0 where there is a single output.
+    power : int
+        What power of an error it is: a relative error of eps is ``eps ** power`` of its scale, and
+        exponents are multiplied by it.
+    exact : str
+        The array of an exact estimator that holds its expectation; empty if none does.
     """
 
     name: ClassVar[str]
@@ -135,6 +152,8 @@ class Statistic(ABC):
     queries: ClassVar[str] = "moments"
     order: ClassVar[int]
     spread: ClassVar[bool] = False
+    power: ClassVar[int] = 1
+    exact: ClassVar[str] = ""
 
     def distance(self, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the size of a deviation, over the last `order` axes: its Frobenius norm."""

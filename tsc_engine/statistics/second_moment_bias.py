@@ -10,6 +10,7 @@ class SecondMomentBias(SecondMoment):
 
     name = "second_moment_bias"
     expected = True
+    exact = "second_moment_bias"
 
 
 STATISTIC = SecondMomentBias()
