@@ -85,6 +85,7 @@ def main() -> None:
     Examples:
       snakemake --cores all                 run the default study
       tsc validate studies/smoke.yaml       check a study before running it
+      tsc fetch studies/llm.yaml            fetch its models and texts beforehand
       tsc plan studies/smoke.yaml           say what it will take: jobs, time, memory, disk
       tsc predict studies/smoke.yaml        what theory says about it, at once
       tsc compare results/default old       which rates differ beyond noise
@@ -117,6 +118,14 @@ def validate(study: Path) -> None:
             f"  {group}: {len(members)} problems, {heads} heads, "
             f"n from {first.sizes[0]} to {first.sizes[-1]}, {plan.replicates_in_words(members)}"
         )
+    for experiment in plan.study.downstream:
+        click.echo(
+            f"  downstream {experiment.experiment}: {experiment.task} with {experiment.model}, "
+            f"{experiment.examples} examples, n from {experiment.sizes[0]} to "
+            f"{experiment.sizes[-1]}, {experiment.replicates} replicates"
+        )
+    for picture in plan.study.pictures:
+        click.echo(f"  picture of {picture.group}, layer {picture.layer}, by {picture.method}")
     from tsc_engine.runs import warnings
 
     for warning in warnings(plan):
@@ -237,6 +246,22 @@ def predict(
         if drawn is None:
             _stop(f"{figure}: not written, there is no exact curve to draw", 1)
         write_prediction_figure(drawn, figure)
+
+
+@main.command()
+@_STUDY
+def fetch(study: Path) -> None:
+    """Fetch the models and texts of a study beforehand.
+
+    Afterwards the study runs without a network: `tsc fetch` on a machine that has one, in the
+    folder that the run will be started in, or copy `resources/` there. Exit code 1 if something
+    could not be had; what is there already is left alone.
+    """
+    from tsc_engine.fetching import fetch_all
+
+    failures = fetch_all(_plan(study), click.echo)
+    if failures:
+        _stop("\n".join(failures), 1)
 
 
 @main.command()
@@ -377,7 +402,8 @@ def clean(study: Path, stale: bool, dry_run: bool) -> None:
         _stop(f"{folder}: there are no results of this study", 1)
     lock(folder)
     removed = 0
-    for part in ("limits", "estimates", "precision", "errors", "rates", "plans"):
+    parts = ("limits", "estimates", "precision", "errors", "rates", "budgets", "pictures")
+    for part in (*parts, "downstream", "plans"):
         for path in sorted((folder / part).rglob("*")):
             if path.is_file() and path.as_posix() not in kept:
                 click.echo(path)
@@ -433,7 +459,7 @@ def job_group() -> None:
 @click.option("--token", default="")
 @_OUTPUT
 def job_fetch(job: dict[str, Any], token: str, output: Path) -> None:
-    """Fetch a packaged model."""
+    """Fetch a model."""
     from tsc_engine.jobs.sources import fetch
 
     fetch(job, token, output)
@@ -444,12 +470,15 @@ def job_fetch(job: dict[str, Any], token: str, output: Path) -> None:
 @click.option("--model", required=True, type=_PATHS)
 @click.option("--token", default="")
 @_OUTPUT
-def job_pool(job: dict[str, Any], model: Path, token: str, output: Path) -> None:
-    """Extract the rows of one layer of a model on a text."""
+@click.option("--mark", required=True, type=_PATHS)
+def job_pool(job: dict[str, Any], model: Path, token: str, output: Path, mark: Path) -> None:
+    """Extract the rows of some layers of a model on a text."""
     _serial(1)
     from tsc_engine.jobs.sources import make_pool
+    from tsc_engine.progress import Meter
 
-    make_pool(job, model, token, output)
+    with Meter(sys.stderr) as progress:
+        make_pool(job, model, token, output, mark, progress)
 
 
 @job_group.command("limit")
@@ -470,17 +499,23 @@ def job_limit(job: dict[str, Any], output: Path) -> None:
 @click.option("--first", required=True, type=int)
 @click.option("--last", required=True, type=int)
 @_OUTPUT
-@click.argument("decision", required=False, type=_PATHS)
+@click.argument("records", nargs=-1, type=_PATHS)
 def job_estimate(
-    job: dict[str, Any], first: int, last: int, output: Path, decision: Path | None
+    job: dict[str, Any], first: int, last: int, output: Path, records: tuple[Path, ...]
 ) -> None:
-    """Compute the estimates of one block of replicates, if a DECISION says that it is needed."""
+    """Compute the estimates of one block of replicates.
+
+    RECORDS may be the decision that says whether it is needed (.json), and the limit (.npz) where
+    errors are counted query by query.
+    """
+    decision = next((path for path in records if path.suffix == ".json"), None)
+    limit = next((path for path in records if path.suffix == ".npz"), None)
     _serial(int(job["options"].get("threads", 1)))
     from tsc_engine.jobs.computing import make_estimate
     from tsc_engine.progress import Meter
 
     with Meter(sys.stderr) as progress:
-        make_estimate(job, first, last, output, progress, decision)
+        make_estimate(job, first, last, output, progress, decision, limit)
 
 
 @job_group.command("precision")
@@ -523,6 +558,81 @@ def job_rates(job: dict[str, Any], problem: str, output: Path, errors: tuple[Pat
     from tsc_engine.jobs.analysis import make_rates
 
     make_rates(job, problem, list(errors), output)
+
+
+@job_group.command("budget")
+@_job_option
+@click.option("--rates", required=True, type=_PATHS)
+@click.option("--errors", required=True, type=_PATHS)
+@click.option("--limit", required=True, type=_PATHS)
+@_OUTPUT
+def job_budget(job: dict[str, Any], rates: Path, errors: Path, limit: Path, output: Path) -> None:
+    """Compute the token budgets of one layer, and check them with fresh draws."""
+    _serial(int(job["options"].get("threads", 1)))
+    from tsc_engine.jobs.budgets import make_budget
+    from tsc_engine.progress import Meter
+
+    with Meter(sys.stderr) as progress:
+        make_budget(job, rates, errors, limit, output, progress)
+
+
+@job_group.command("picture")
+@_job_option
+@_OUTPUT
+def job_picture(job: dict[str, Any], output: Path) -> None:
+    """Place tokens of a layer in two dimensions, with the samples that cover them."""
+    _serial(1)
+    from tsc_engine.jobs.pictures import make_picture
+
+    make_picture(job, output)
+
+
+@job_group.command("downstream-dense")
+@_job_option
+@click.option("--model", required=True, type=_PATHS)
+@_OUTPUT
+def job_downstream_dense(job: dict[str, Any], model: Path, output: Path) -> None:
+    """Run the dense model of a downstream experiment."""
+    _serial(1)
+    from tsc_engine.jobs.downstream import make_dense
+    from tsc_engine.progress import Meter
+
+    with Meter(sys.stderr) as progress:
+        make_dense(job, model, output, progress)
+
+
+@job_group.command("downstream-sampled")
+@_job_option
+@click.option("--model", required=True, type=_PATHS)
+@click.option("--dense", required=True, type=_PATHS)
+@click.option("--first", required=True, type=int)
+@click.option("--last", required=True, type=int)
+@_OUTPUT
+def job_downstream_sampled(
+    job: dict[str, Any], model: Path, dense: Path, first: int, last: int, output: Path
+) -> None:
+    """Run the model of a downstream experiment with sampled keys, a block of replicates."""
+    _serial(1)
+    from tsc_engine.jobs.downstream import make_sampled
+    from tsc_engine.progress import Meter
+
+    with Meter(sys.stderr) as progress:
+        make_sampled(job, model, dense, first, last, output, progress)
+
+
+@job_group.command("downstream-rows")
+@_job_option
+@click.option("--dense", required=True, type=_PATHS)
+@_OUTPUT
+@click.argument("blocks", nargs=-1, required=True, type=_PATHS)
+def job_downstream_rows(
+    job: dict[str, Any], dense: Path, output: Path, blocks: tuple[Path, ...]
+) -> None:
+    """Summarise a downstream experiment."""
+    _serial(1)
+    from tsc_engine.jobs.downstream import make_rows
+
+    make_rows(job, dense, list(blocks), output)
 
 
 @job_group.command("tables")

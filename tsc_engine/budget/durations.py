@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tsc_engine.budget.calibration import Calibration, is_supported, request_for
 from tsc_engine.costs import full_attention_seconds, nominal_seconds
+from tsc_engine.downstream_plan import PlannedDownstream
 from tsc_engine.laws import TokenLaw
 from tsc_engine.plan import Cell, Plan, PlannedProblem, Source
 from tsc_engine.problems import Problem
@@ -18,6 +19,8 @@ SNAKEMAKE_START, SNAKEMAKE_PER_JOB = 3.0, 0.02
 FETCH_SECONDS, NETWORK_BYTES = 2.0, 30e6
 #: Libraries and text of a pool, its tokens, and float32 operations per second of a forward pass.
 POOL_SECONDS, POOL_PER_TOKEN, POOL_OPERATIONS = 6.5, 1e-5, 65e9
+#: A picture of 2,000 tokens by t-SNE.
+PICTURE_SECONDS = 12.0
 #: Tokens of a passage, for the attention of a forward pass.
 PASSAGE_TOKENS = 512
 #: A law's quadrature; the constants of a map's limit on a line, and in more dimensions.
@@ -41,7 +44,7 @@ def fetch_seconds(size: int) -> float:
 
 
 def pool_seconds(source: Source) -> float:
-    """Return the time to extract the rows of one layer: a forward pass up to that layer.
+    """Return the time to extract the rows of some layers: a forward pass up to the last of them.
 
     A layer's operations for one token: 24 h^2 for its products and 4 h times the passage for
     attention, h the model's width (Kaplan et al., arXiv 2001.08361, table 1, twice for
@@ -49,8 +52,26 @@ def pool_seconds(source: Source) -> float:
     """
     law = source.job["law"]
     hidden = int(law["model"]["heads"]) * int(law["model"]["width"])
-    operations = (int(law["layer"]) + 1) * (24.0 * hidden**2 + 4.0 * PASSAGE_TOKENS * hidden)
+    passage = int(law.get("context") or PASSAGE_TOKENS)
+    operations = (max(source.layers) + 1) * (24.0 * hidden**2 + 4.0 * passage * hidden)
     tokens = int(law["tokens"])
+    return POOL_SECONDS + tokens * (POOL_PER_TOKEN + operations / POOL_OPERATIONS)
+
+
+def downstream_seconds(planned: PlannedDownstream, passes: int) -> float:
+    """Return the time of a job that runs a model on all examples of a downstream experiment.
+
+    Parameters
+    ----------
+    planned : PlannedDownstream
+    passes : int
+        How often: sizes times replicates, or once for the dense model.
+    """
+    model, experiment = planned.dense["model"], planned.sampled["experiment"]
+    hidden = int(model["heads"]) * int(model["width"])
+    context = int(experiment.get("context") or model.get("positions") or PASSAGE_TOKENS)
+    operations = int(model["layers"]) * (24.0 * hidden**2 + 4.0 * context * hidden)
+    tokens = passes * context * int(experiment["examples"])
     return POOL_SECONDS + tokens * (POOL_PER_TOKEN + operations / POOL_OPERATIONS)
 
 
@@ -63,6 +84,8 @@ def limit_seconds(planned: PlannedProblem, calibration: Calibration) -> float:
         work = full_attention_seconds(
             problem.heads, tokens, problem.key_width, problem.limit_is_hardmax
         )
+        if problem.queries == "past":
+            work *= (problem.fixed_queries or 0) / tokens
         return calibration.start_up + calibration.full_attention * work
     seconds = calibration.start_up
     if isinstance(law, TokenLaw) and not (law.gaussian_outputs or law.discrete):

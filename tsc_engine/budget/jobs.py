@@ -6,21 +6,23 @@ that a job takes at least `PlannedJob.least_seconds` and at most its seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tsc_engine.budget import disk, durations
 from tsc_engine.budget.calibration import Calibration, is_supported
-from tsc_engine.plan import Cell, Job, Plan, PlannedProblem, Source
+from tsc_engine.downstream_plan import PlannedDownstream
+from tsc_engine.plan import Cell, Job, Plan, PlannedPicture, PlannedProblem
 
 #: Memory that rules without a claim of an estimator's ask for, MiB.
-POOL_MIB, ANALYSIS_MIB, REPORT_MIB, SMALL_MIB = 2500, 1000, 2000, 160
+ANALYSIS_MIB, REPORT_MIB, PICTURE_MIB, SMALL_MIB = 1000, 2000, 1500, 160
 #: Files that the rule `tables` writes.
 TABLES = (
     *("summary.csv", "summary.parquet", "curves.csv", "curves.parquet", "laws.csv", "cells.csv"),
-    *("errors.parquet", "provenance.json", "run_config.yaml"),
+    *("budget.csv", "downstream.csv", "downstream_slopes.csv", "downstream_layers.csv"),
+    *("covering.csv", "errors.parquet", "provenance.json", "run_config.yaml"),
 )
 
 
@@ -89,7 +91,14 @@ def jobs_of(plan: Plan, calibration: Calibration) -> list[PlannedJob]:
     """
     jobs = _Jobs(plan, calibration)
     rates = [jobs.problem(planned) for planned in plan.problems]
-    jobs.ending(rates)
+    budgets = [
+        jobs.budget(planned, position)
+        for planned, position in zip(plan.problems, rates, strict=True)
+        if planned.budget is not None
+    ]
+    downstream = [jobs.downstream(planned) for planned in plan.downstream]
+    pictures = [jobs.picture(planned) for planned in plan.pictures]
+    jobs.ending([*rates, *budgets, *downstream, *pictures])
     return jobs.found
 
 
@@ -135,31 +144,91 @@ class _Jobs:
 
     def _source(self, planned: PlannedProblem) -> tuple[int, ...]:
         """Return the position of the pool of a problem, if it has one."""
-        source = planned.source
-        if source is None:
+        if planned.source is None:
             return ()
+        source = self.plan.sources[planned.source.path]
         if source.path not in self._sources:
             self._sources[source.path] = self._add(
                 PlannedJob(
                     "pool",
                     None,
                     source.job["pool"],
-                    (source.path, str(Path(source.path).with_suffix(".npy"))),
-                    (self._model(source),),
+                    (source.path, source.mark_path),
+                    (self._model(source.model_path, source.job["law"]["model"]),),
                     durations.pool_seconds(source),
-                    memory_mib=POOL_MIB,
+                    memory_mib=source.memory_mib,
                     size=disk.pool_bytes(source),
                 )
             )
         return (self._sources[source.path],)
 
-    def _model(self, source: Source) -> int:
-        path = source.model_path
+    def picture(self, planned: PlannedPicture) -> int:
+        """Add a picture of a layer's tokens and return its position."""
+        return self._add(
+            PlannedJob(
+                "picture",
+                planned.group,
+                planned.name,
+                (planned.path(self.plan.results),),
+                (self._sources[planned.job["pool"]],),
+                durations.PICTURE_SECONDS,
+                memory_mib=PICTURE_MIB,
+                size=disk.PICTURE_BYTES,
+            )
+        )
+
+    def downstream(self, planned: PlannedDownstream) -> int:
+        """Add the jobs of a downstream experiment and return the position of its rows."""
+        results = self.plan.results
+        model = self._model(planned.model_record, planned.dense["model"])
+        passes = len(planned.sampled["experiment"]["sizes"])
+        dense = self._add(
+            PlannedJob(
+                "downstream_dense",
+                None,
+                planned.name,
+                (planned.dense_path(results),),
+                (model,),
+                durations.downstream_seconds(planned, 1),
+                memory_mib=planned.memory_mib,
+                size=disk.DOWNSTREAM_BYTES,
+            )
+        )
+        blocks = [
+            self._add(
+                PlannedJob(
+                    "downstream_sampled",
+                    None,
+                    f"{planned.name}, replicates {first} to {last}",
+                    (path,),
+                    (model, dense),
+                    durations.downstream_seconds(planned, passes * (last - first + 1)),
+                    memory_mib=planned.memory_mib,
+                    size=disk.DOWNSTREAM_BYTES,
+                )
+            )
+            for path, (first, last) in zip(
+                planned.sampled_paths(results), planned.blocks, strict=True
+            )
+        ]
+        return self._add(
+            PlannedJob(
+                "downstream_rows",
+                None,
+                planned.name,
+                (planned.rows_path(results),),
+                (dense, *blocks),
+                self.calibration.start_up,
+                memory_mib=REPORT_MIB,
+                size=disk.DOWNSTREAM_BYTES,
+            )
+        )
+
+    def _model(self, path: str, model: Mapping[str, Any]) -> int:
         if path not in self._sources:
-            model: dict[str, Any] = source.job["law"]["model"]
             size = disk.model_bytes(model, Path(path))
             seconds = durations.fetch_seconds(size)
-            name = f"{model['package']} {model['version']}"
+            name = Path(path).stem.split("~")[0]
             self._sources[path] = self._add(
                 PlannedJob("fetch_model", None, name, (path,), (), seconds, size=size)
             )
@@ -198,6 +267,28 @@ class _Jobs:
                 durations.rates_seconds(fits, len(planned.sizes), resamples, self.calibration),
                 memory_mib=ANALYSIS_MIB,
                 size=disk.rates_bytes(planned),
+            )
+        )
+
+    def budget(self, planned: PlannedProblem, rates: int) -> int:
+        """Add the token budgets of a problem and return their position."""
+        plan = self.plan
+        job = planned.budget
+        assert job is not None
+        cell = next(cell for cell in planned.cells if cell.label == job["label"])
+        start_up, each = durations.estimate_seconds(plan, planned, cell, self.calibration)
+        needs = self.found[rates].needs
+        return self._add(
+            PlannedJob(
+                "budget",
+                planned.group,
+                planned.problem.id,
+                (plan.budget_path(planned),),
+                (rates, *needs),
+                start_up + each * int(job["replicates"]) / cell.threads,
+                cell.threads,
+                cell.memory_mib,
+                disk.budget_bytes(planned),
             )
         )
 
@@ -304,4 +395,5 @@ class _Jobs:
                 size=disk.report_bytes(problems),
             )
         )
-        self._add(PlannedJob("all", None, "all", (), (*marks, tables, report)))
+        pools = [self._sources[path] for path in plan.sources]
+        self._add(PlannedJob("all", None, "all", (), (*marks, tables, report, *pools)))

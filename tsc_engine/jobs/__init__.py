@@ -30,6 +30,13 @@ def check_sources(job: Job, now: str) -> None:
         )
 
 
-def rows_path(record: Path) -> Path:
-    """Return where the rows of a pool lie: beside its record."""
-    return record.with_suffix(".npy")
+def pool_folder(record: Path) -> Path:
+    """Return the folder of the layers' files of some pools, beside their record."""
+    return record.with_suffix("")
+
+
+def layer_path(record: Path, layer: int) -> Path:
+    """Return the record of one layer; its rows lie beside it (``.npy``)."""
+    from tsc_engine.pools import pool_paths
+
+    return pool_paths(pool_folder(record), layer)[1]

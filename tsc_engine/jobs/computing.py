@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
@@ -11,14 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tsc_engine import roots
 from tsc_engine.digests import StaleSources
-from tsc_engine.jobs import Job, check_sources, rows_path
+from tsc_engine.jobs import Job, check_sources, layer_path
 from tsc_engine.laws import Law, RowLaw, Unavailable
 from tsc_engine.plugins import Registry, load, load_named, source_files
 from tsc_engine.precision import NOT_NEEDED, read_decision
 from tsc_engine.problems import Problem
-from tsc_engine.samplers import sampler
+from tsc_engine.samplers import name_of, sampler
 from tsc_engine.storage import (
     BadRecord,
     Record,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from tsc_engine.progress import Progress
 
 
-def _plugins(job: Job, sources: Callable[[Registry], str]) -> Registry:
+def plugins_of(job: Job, sources: Callable[[Registry], str]) -> Registry:
     """Return the plugins of a job, whose sources are those that it was planned with."""
     # Not a part of the job: a folder that is added changes no number of the others.
     named = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
@@ -76,10 +79,16 @@ def problem_of(job: Job, law_class: type[Law]) -> Problem:
     from tsc_engine.pools import open_pool
 
     law = law_class(None)
-    record = read_record(Path(job["pool"]), job["pool_digest"])
-    if record.outcome != "ok":
-        raise PoolMissing(record.cause)
-    law.attach(open_pool(rows_path(Path(job["pool"]))))
+    path, layer = Path(job["pool"]), int(spec["law"]["layer"])
+    found = json.loads(path.read_text())
+    if found["digest"] != job["pool_digest"]:
+        raise BadRecord(f"{path}: made by {found['digest']}; delete it and run again")
+    if found["outcome"] != "ok":
+        raise PoolMissing(found["cause"])
+    place = layer_path(path, layer)
+    passages = read_record(place).arrays["passages"]
+    heads = int(spec["law"]["model"]["heads"])
+    law.attach(open_pool(place.with_suffix(".npy"), heads), passages)
     return Problem(spec, law, sampler(spec["sampler"]))
 
 
@@ -90,18 +99,16 @@ def _peak_mb() -> float:
 
 def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None:
     """Compute the limit of a problem."""
-    registry = _plugins(
+    registry = plugins_of(
         job, lambda found: roots.limit_sources(source_files(_law_class(job, found)))
     )
     law = _law_class(job, registry)
-    from tsc_engine.limits import limit_arrays
-
     about: dict[str, Any] = {"problem": job["problem"]}
     started = time.perf_counter()
     try:
         record = Record(
             job["digest"],
-            arrays=limit_arrays(problem_of(job, law), job["polynomials"], progress),
+            arrays=_limit(job, law, progress),
             about=about,
         )
     except PoolMissing as error:
@@ -116,6 +123,20 @@ def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None
     write_record(output, record)
 
 
+def _limit(job: Job, law: type[Law], progress: Progress | None) -> dict[str, Any]:
+    """Return the arrays of a limit, and what the pool says of the layer's inputs."""
+    from tsc_engine.limits import limit_arrays
+
+    problem = problem_of(job, law)
+    found = limit_arrays(problem, job["polynomials"], progress, job["outputs"])
+    if problem.is_pool:
+        place = layer_path(Path(job["pool"]), int(job["problem"]["law"]["layer"]))
+        spread = read_record(place).arrays["input_eigenvalues"]
+        found["input_largest"] = np.full(problem.heads, spread[0])
+        found["input_trace"] = np.full(problem.heads, spread.sum())
+    return found
+
+
 def make_estimate(
     job: Job,
     first: int,
@@ -123,6 +144,7 @@ def make_estimate(
     output: Path,
     progress: Progress | None = None,
     decision: Path | None = None,
+    limit: Path | None = None,
 ) -> None:
     """Compute the estimates of one block of replicates, or record that it is not needed.
 
@@ -139,9 +161,10 @@ def make_estimate(
 
     def sources(found: Registry) -> str:
         law, cls = _law_class(job, found), found.estimators[job["estimator"]]
-        return roots.estimate_sources(source_files(law), spec["sampler"], source_files(cls))
+        chosen = name_of(spec["sampler"])
+        return roots.estimate_sources(source_files(law), chosen, source_files(cls))
 
-    registry = _plugins(job, sources)
+    registry = plugins_of(job, sources)
     law, cls = _law_class(job, registry), registry.estimators[job["estimator"]]
     known = _known_block(job, first, last, output)
     if known is not None:
@@ -153,6 +176,8 @@ def make_estimate(
     options = cls.Options.model_validate(job["options"])
     try:
         problem = problem_of(job, law)
+        if limit is not None:
+            attach_limit(problem, read_record(limit, job["limit_digest"]))
     except PoolMissing as error:
         about = {"problem": spec, "sizes": job["sizes"]}
         record = Record(job["digest"], "failed", str(error), about=about)
@@ -172,6 +197,20 @@ def make_estimate(
     if "estimate" in job:
         record.about["estimate"] = job["estimate"]
     write_record(output, record)
+
+
+def attach_limit(problem: Problem, limit: Record) -> None:
+    """Give a pool the outputs of its limit.
+
+    Raises
+    ------
+    PoolMissing
+        If the limit is a recorded failure.
+    """
+    if limit.outcome != "ok":
+        raise PoolMissing(f"no limit: {limit.cause}")
+    assert isinstance(problem.law, RowLaw)
+    problem.law.attach_limit_outputs(limit.arrays["outputs"])
 
 
 def _known_block(job: Job, first: int, last: int, output: Path) -> Record | None:

@@ -40,7 +40,17 @@ RESULTS = PLAN.results
 LOGS = f"logs/{PLAN.study.study}"
 
 
-MODELS = {source.model_path: source.job["law"]["model"] for source in PLAN.sources.values()}
+MODELS = PLAN.models()
+
+
+def pool_of(job):
+    """The record of a problem's pools, which does not make its results old when a layer is added."""
+    return ancient(job["pool"]) if job["pool"] else []
+
+
+def pool_token(job):
+    """A parameter that changes when the pools were a recorded failure and are tried again."""
+    return retry_token(Path(job["pool"])) if job["pool"] else ""
 
 
 def estimate_cell(wildcards):

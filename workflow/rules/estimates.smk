@@ -4,7 +4,8 @@
 
 rule estimate:
     input:
-        pool=lambda w: estimate_cell(w).estimate["pool"] or [],
+        pool=lambda w: pool_of(estimate_cell(w).estimate),
+        limit=lambda w: PLAN.estimate_limit_path(w.problem, w.estimator, w.made_by),
         decision=lambda w: PLAN.decision_paths(w.problem, w.estimator, w.made_by),
     output:
         f"{RESULTS}/estimates/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.npz",
@@ -12,6 +13,7 @@ rule estimate:
         estimator=PLAN.estimator_pattern(gpu=False),
     params:
         job=lambda w: job_argument(PLAN, PLAN.stage_of(w.problem, w.estimator, w.made_by).estimate),
+        pool=lambda w: pool_token(estimate_cell(w).estimate),
     threads: lambda w: estimate_cell(w).threads
     resources:
         mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
@@ -24,7 +26,8 @@ rule estimate:
         "../../envs/estimates.yaml"
     shell:
         "exec python -m tsc_engine job estimate --job {params.job:q} --first {wildcards.first}"
-        " --last {wildcards.last} --output {output:q} {input.decision:q} > {log:q} 2>&1"
+        " --last {wildcards.last} --output {output:q} {input.decision:q} {input.limit:q}"
+        " > {log:q} 2>&1"
 
 
 use rule estimate as estimate_gpu with:

@@ -3,11 +3,12 @@
 
 rule limit:
     input:
-        pool=lambda w: PLAN.limit_of(w.problem, w.made_by).limit["pool"] or [],
+        pool=lambda w: pool_of(PLAN.limit_of(w.problem, w.made_by).limit),
     output:
         f"{RESULTS}/limits/{{problem}}~{{made_by}}.npz",
     params:
         job=lambda w: job_argument(PLAN, PLAN.limit_of(w.problem, w.made_by).limit),
+        pool=lambda w: pool_token(PLAN.limit_of(w.problem, w.made_by).limit),
     resources:
         mem_mb=lambda w, attempt: attempt * PLAN.limit_of(w.problem, w.made_by).limit_memory_mib,
         runtime=lambda w, attempt: 60 * attempt,

@@ -21,6 +21,9 @@ rule tables:
     input:
         mark=f"{RESULTS}/made/tables~{PLAN.summary['digest']}",
         rates=[PLAN.rates_path(planned) for planned in PLAN.problems],
+        budgets=PLAN.budget_paths(),
+        pictures=[planned.path(RESULTS) for planned in PLAN.pictures],
+        downstream=[planned.rows_path(RESULTS) for planned in PLAN.downstream],
     output:
         f"{RESULTS}/summary.csv",
         f"{RESULTS}/summary.parquet",
@@ -28,6 +31,11 @@ rule tables:
         f"{RESULTS}/curves.parquet",
         f"{RESULTS}/laws.csv",
         f"{RESULTS}/cells.csv",
+        f"{RESULTS}/budget.csv",
+        f"{RESULTS}/downstream.csv",
+        f"{RESULTS}/downstream_slopes.csv",
+        f"{RESULTS}/downstream_layers.csv",
+        f"{RESULTS}/covering.csv",
         f"{RESULTS}/errors.parquet",
         f"{RESULTS}/provenance.json",
         f"{RESULTS}/run_config.yaml",

@@ -18,24 +18,31 @@ rule fetch_model:
         " > {log:q} 2>&1"
 
 
-rule pool:
-    input:
-        model=lambda w: PLAN.sources[w.pool, w.made_by].model_path,
-    output:
-        record="resources/pools/{pool}~{made_by}.npz",
-        rows="resources/pools/{pool}~{made_by}.npy",
-    params:
-        job=lambda w: job_argument(PLAN, PLAN.sources[w.pool, w.made_by].job),
-        token=lambda w: retry_token(Path(f"resources/pools/{w.pool}~{w.made_by}.npz")),
-    resources:
-        mem_mb=lambda w, attempt: 2500 * attempt,
-        runtime=lambda w, attempt: 60 * attempt,
-    log:
-        "logs/pool/{pool}~{made_by}.log",
-    benchmark:
-        "logs/pool/{pool}~{made_by}.jsonl"
-    conda:
-        "../../envs/models.yaml"
-    shell:
-        "exec python -m tsc_engine job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
-        " --output {output.record:q} > {log:q} 2>&1"
+# One pass of the model over a text serves all layers that the study wants. What is made of a layer
+# depends on that layer alone: the record, whose name does not know the layers, is an ancient input of
+# limits and estimates, and a mark that does know them makes this rule run when one is added.
+for SOURCE in PLAN.sources.values():
+
+    rule:
+        name:
+            SOURCE.rule
+        input:
+            model=SOURCE.model_path,
+        output:
+            record=SOURCE.path,
+            mark=SOURCE.mark_path,
+        params:
+            job=job_argument(PLAN, SOURCE.job_of_layers),
+            token=retry_token(Path(SOURCE.path)),
+        resources:
+            mem_mb=lambda w, attempt, mib=SOURCE.memory_mib: mib * attempt,
+            runtime=lambda w, attempt: 60 * attempt,
+        log:
+            f"logs/pool/{SOURCE.name}.log",
+        benchmark:
+            f"logs/pool/{SOURCE.name}.jsonl"
+        conda:
+            "../../envs/models.yaml"
+        shell:
+            "exec python -m tsc_engine job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
+            " --output {output.record:q} --mark {output.mark:q} > {log:q} 2>&1"

@@ -1,0 +1,26 @@
+# How samples of a few sizes cover the tokens of a layer.
+
+
+def picture(wildcards):
+    return PLAN.picture_of(wildcards.picture)
+
+
+rule picture:
+    input:
+        pool=lambda w: pool_of(picture(w).job),
+    output:
+        f"{RESULTS}/pictures/{{picture}}~{{made_by}}.json",
+    params:
+        job=lambda w: job_argument(PLAN, picture(w).job),
+        pool=lambda w: pool_token(picture(w).job),
+    resources:
+        mem_mb=lambda w, attempt: 1500 * attempt,
+        runtime=lambda w, attempt: 20 * attempt,
+    log:
+        f"{LOGS}/picture/{{picture}}~{{made_by}}.log",
+    benchmark:
+        f"{LOGS}/picture/{{picture}}~{{made_by}}.jsonl"
+    conda:
+        "../../envs/models.yaml"
+    shell:
+        "exec python -m tsc_engine job picture --job {params.job:q} --output {output:q} > {log:q} 2>&1"
