@@ -23,7 +23,8 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     ----------
     folder : Path
         Results of one study: reads ``summary.csv``, ``curves.csv``, ``laws.csv``,
-        ``cells.csv``, ``provenance.json`` and ``run_config.yaml``.
+        ``cells.csv``, ``budget.csv``, ``downstream.csv``, ``downstream_slopes.csv``,
+        ``downstream_layers.csv``, ``covering.csv``, ``provenance.json`` and ``run_config.yaml``.
     report : Path
         The HTML file to write; it appears whole or not at all.
     figures : Path
@@ -33,7 +34,7 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     Raises
     ------
     FileNotFoundError
-        If one of the six files is missing.
+        If one of the eleven files is missing.
     ValueError
         If a table lacks a column, or the provenance is not a JSON object; names the file.
     RuntimeError
@@ -44,7 +45,14 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     The same files give the same bytes.
     """
     results = read_results(folder)
-    drawn = draw_study(results.summary, results.curves, results.cells)
+    drawn = draw_study(
+        results.summary,
+        results.curves,
+        results.cells,
+        results.budgets,
+        results.downstream,
+        results.covering,
+    )
     main = drawn.main
     others = [figure for figure in drawn.every if main is None or figure.name != main.name]
     # A run ends with its report: another core has nothing else to do.

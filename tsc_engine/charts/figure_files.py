@@ -19,7 +19,8 @@ from tsc_engine.storage import atomic_write, write_text
 
 #: What :func:`write_figure` may have called a file; anything else in its folder is someone else's.
 _OWN_NAMES = re.compile(
-    r"(rates|swept|map|decays|n_eps|heads_beta|heads_n_eps|z_exact|timings|(errors|local_slopes)-[\w-]+)"
+    r"(rates|swept|map|decays|n_eps|heads_beta|heads_n_eps|z_exact|timings|budgets|covering"
+    r"|downstream_(accuracy|perplexity|errors|layers)|(errors|local_slopes)-[\w-]+)"
     r"\.(svg|png|csv)",
     re.ASCII,
 )

@@ -10,7 +10,15 @@ from tsc_engine.charts.cases import Cases
 from tsc_engine.charts.figure import Figure, freeze, named_rows
 from tsc_engine.charts.sample_complexity import count_words, interval_words
 from tsc_engine.charts.style import GREY, tooltips
-from tsc_engine.charts.table_rows import Row, count_basis, distinct, flags_of, is_real, number
+from tsc_engine.charts.table_rows import (
+    NO_NORMS,
+    Row,
+    count_basis,
+    distinct,
+    flags_of,
+    is_real,
+    number,
+)
 from tsc_engine.charts.wording import in_order, queries_words, statistic_words, verdict_words
 from tsc_engine.fitting.sample_complexity import BELOW, BEYOND, EXTRAPOLATED, INTERPOLATED, NEVER
 
@@ -32,10 +40,10 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
 
     members = [row for row in summary if is_real(row) and row["estimator"] == estimator]
     # The rate of a bias is about twice that of a norm and would take half of the colours.
-    norms = [row for row in members if row["statistic"] != "second_moment_bias"]
-    members = norms or members
+    members = [row for row in members if row["statistic"] != "second_moment_bias"] or members
     if not members:
         return []
+    only = all(row["statistic"] in NO_NORMS for row in members)
     several_groups = len({row["group"] for row in members}) > 1
     several_queries = len({row["queries"] for row in members}) > 1
     cases = Cases(members)
@@ -56,12 +64,15 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
     rows = [
         {
             "panel": label(row),
+            "norm": row["statistic"] not in NO_NORMS or only,
             "group": row["group"],
             "problem": row["problem"],
             "layer": number(row["layer"]),
             "head": number(row["head"]),
             "horizon": number(row["horizon"]),
             "horizon_frobenius": number(row["horizon_frobenius"]),
+            "effective_tokens": number(row["effective_tokens"]),
+            "effective_tokens_predicted": number(row["effective_tokens_predicted"]),
             **{c: number(row[c]) for c in ("beta", "beta_low", "beta_high")},
             **{c: number(row[c]) for c in ("epsilon", "n_eps", "n_eps_low", "n_eps_high")},
             "said": count_words(row),
@@ -82,6 +93,8 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
         ("head", "head"),
         ("horizon", "horizon H"),
         ("horizon_frobenius", "H_F"),
+        ("effective_tokens", "tokens attended to"),
+        ("effective_tokens_predicted", "of Gaussian keys"),
         ("beta", "β"),
         ("beta_low", "β low"),
         ("beta_high", "β high"),
@@ -128,6 +141,9 @@ def heads_figures(summary: Sequence[Row], estimator: str | None) -> list[Figure]
             .properties(width=300, height=max(60, min(26 * depth, 420)))
             .facet(alt.Facet("panel:N", title=None, sort=order), columns=3, data=named_rows())
         )
+        if column == "beta":
+            # So would that of a square, whose n(eps) is as good as any.
+            chart = chart.transform_filter("datum.norm")
         name = {"beta": "heads_beta", "n_eps": "heads_n_eps"}[column]
         return freeze(
             chart,

@@ -67,7 +67,15 @@ def rates_figure(summary: Sequence[Row], colours: Mapping[str, str]) -> Figure |
     bias = "second_moment_bias"
     places = [bias] if bias in hosts else [h for h in ("second_moment", "covariance") if h in hosts]
     overlay = places[:1] or [bias]
-    exact = [{**row, "statistic": statistic} for statistic in overlay for row in exact]
+    exact = [
+        shown
+        for row in exact
+        for shown in (
+            [row]
+            if row["statistic"] != bias
+            else [{**row, "statistic": statistic} for statistic in overlay]
+        )
+    ]
 
     horizons = [number(row["horizon"]) or 0.0 for row in fitted]
     scale, wide = horizon_scale(horizons)

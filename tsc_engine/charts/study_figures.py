@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from tsc_engine.charts.attention_map import map_figure
 from tsc_engine.charts.bias_curves import exact_agreement_figure
+from tsc_engine.charts.budgets import budgets_figure
+from tsc_engine.charts.covering import covering_figure
 from tsc_engine.charts.curves import Curves, arrange_curves
 from tsc_engine.charts.decays import decays_figure
+from tsc_engine.charts.downstream import DownstreamTables, downstream_figures
 from tsc_engine.charts.error_curves import errors_figures
 from tsc_engine.charts.figure import Figure
 from tsc_engine.charts.heads import heads_figures
@@ -33,9 +36,12 @@ class StudyFigures:
         The estimator that speaks for synthetic laws and for real heads.
     curves : Curves
         What errors and slopes are drawn from.
-    rates, swept, attention_map, decays, counts, agreement, timings : Figure or None
+    rates, swept, attention_map, decays, counts, budgets, covering, agreement, timings
+        Figure or None.
     heads : list of Figure
         Maps layer by head over the same rows.
+    downstream : list of Figure
+        What models do with sampled keys.
     errors, slopes : list of Figure
         One per group and statistic; the page draws its own choice from `curves`.
     """
@@ -49,7 +55,10 @@ class StudyFigures:
     attention_map: Figure | None
     decays: Figure | None
     counts: Figure | None
+    budgets: Figure | None
+    downstream: list[Figure]
     heads: list[Figure]
+    covering: Figure | None
     agreement: Figure | None
     timings: Figure | None
     errors: list[Figure]
@@ -59,7 +68,8 @@ class StudyFigures:
     def whole(self) -> list[Figure]:
         """The figures that the page shows as they are, in its order."""
         answers = (self.rates, self.swept, self.attention_map, self.decays)
-        found = (*answers, self.counts, *self.heads, self.agreement, self.timings)
+        models = (self.budgets, *self.downstream, *self.heads, self.covering)
+        found = (*answers, self.counts, *models, self.agreement, self.timings)
         return [figure for figure in found if figure is not None]
 
     @property
@@ -70,17 +80,28 @@ class StudyFigures:
     @property
     def main(self) -> Figure | None:
         """The figure that the page shows even without scripts."""
-        found = (self.rates, self.swept, self.attention_map, self.decays, *self.heads)
+        answers = (self.rates, self.swept, self.attention_map, self.decays)
+        found = (*answers, self.budgets, *self.heads, *self.downstream, self.covering)
         return next((figure for figure in found if figure is not None), None)
 
 
-def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Row]) -> StudyFigures:
+def draw_study(
+    summary: Sequence[Row],
+    curves: Sequence[Row],
+    cells: Sequence[Row],
+    budgets: Sequence[Row] = (),
+    downstream: DownstreamTables | None = None,
+    covering: Sequence[Row] = (),
+) -> StudyFigures:
     """Draw the figures of a study.
 
     Parameters
     ----------
-    summary, curves, cells : sequence of Row
-        The rows of ``summary.csv``, ``curves.csv`` and ``cells.csv``.
+    summary, curves, cells, budgets : sequence of Row
+        The rows of ``summary.csv``, ``curves.csv``, ``cells.csv`` and ``budget.csv``.
+    downstream : DownstreamTables, optional
+    covering : sequence of Row
+        The rows of ``covering.csv``.
 
     Raises
     ------
@@ -101,7 +122,10 @@ def draw_study(summary: Sequence[Row], curves: Sequence[Row], cells: Sequence[Ro
         attention_map=map_figure(summary, colours),
         decays=decays_figure(summary, colours),
         counts=token_counts_figure(summary, colours),
+        budgets=budgets_figure(budgets),
+        downstream=downstream_figures(downstream or DownstreamTables()),
         heads=heads_figures(summary, primary_real),
+        covering=covering_figure(covering),
         agreement=exact_agreement_figure(summary, colours),
         timings=timings_figure(
             [row for row in distinct_jobs(cells) if row["outcome"] == "ok"], colours

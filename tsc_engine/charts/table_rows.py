@@ -40,6 +40,10 @@ def is_real(row: Row) -> bool:
     return bool(row["layer"].strip() or row["model"].strip())
 
 
+#: Statistics whose exponent is not that of an expected norm: a bias, and a squared error.
+NO_NORMS = frozenset({"second_moment_bias", "output"})
+
+
 def is_exact(row: Row) -> bool:
     """Say whether the row's estimator computes expectations instead of drawing tokens."""
     return is_true(row["exact"])

@@ -20,6 +20,7 @@ STATISTIC_WORDS: dict[str, str] = {
     "mean": "mean",
     "second_moment": "second moment",
     "second_moment_bias": "second-moment bias",
+    "output": "squared output error",
     "map": "attention map",
 }
 STATISTICS: tuple[str, ...] = tuple(STATISTIC_WORDS)
@@ -35,10 +36,31 @@ QUERIES_WORDS: dict[str, str] = {
     "self_without_diagonal": "the tokens themselves without their own key",
     "probes": "fixed probes",
     "map": "every point of a ball",
+    "past": "tokens of their own past",
+}
+#: What a downstream experiment measures.
+METRIC_WORDS: dict[str, str] = {
+    "pooled_error": "squared error of the pooled output",
+    "logit_error": "squared error of the logits",
+    "kl": "KL divergence from the dense model, nats",
+    "disagreement": "disagreement with the dense model",
+    "excess_nll": "loss above the dense model’s, nats per token",
+    "agreement": "agreement with the dense model",
+    "accuracy": "accuracy",
+    "nll": "loss, nats per token",
+    "perplexity": "perplexity",
+}
+#: Groups of a downstream experiment's examples, by their horizon.
+THIRD_WORDS: dict[str, str] = {
+    "all": "all",
+    "low": "lowest third",
+    "middle": "middle third",
+    "high": "highest third",
 }
 QUERIES_SHORT: dict[str, str] = {
     "self_without_diagonal": "self, no own key",
     "map": "ball",
+    "past": "own past",
 }
 
 
@@ -112,6 +134,16 @@ def verdict_words(verdict: str, candidates: str) -> str:
         return "none of them"
     standing = [law_words(name.strip()) for name in candidates.split(";") if name.strip()]
     return f"{verdict}: {', or '.join(standing)}" if standing else verdict
+
+
+def metric_words(metric: str) -> str:
+    """Return what a downstream experiment measures, in words; an unknown one keeps its name."""
+    return METRIC_WORDS.get(metric, metric.replace("_", " "))
+
+
+def third_words(group: str) -> str:
+    """Return the name of a group of examples by horizon, in words."""
+    return THIRD_WORDS.get(group, group)
 
 
 def parameter_words(parameter: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsc_engine.charts.attention_map import is_lower_estimate, map_rows_of
+from tsc_engine.charts.covering import METHOD_WORDS
 from tsc_engine.charts.curves import FEW_LINES
 from tsc_engine.charts.figure import NEEDS
 from tsc_engine.charts.local_slopes import BEYOND_LINES
@@ -32,9 +33,11 @@ from tsc_engine.charts.wording import (
 from tsc_engine.fitting.comparison import TOLERANCE
 from tsc_engine.fitting.intervals import ENOUGH
 from tsc_engine.measured_curves import EFFECTIVE_KEYS
+from tsc_engine.page.budgets import budget_lines, budget_sentences
 from tsc_engine.page.cells import costs, unfinished_cells
 from tsc_engine.page.chart_data import MANY_POINTS, chart_data
 from tsc_engine.page.doubtful import doubtful_rates
+from tsc_engine.page.downstream import downstream_sentences, failed_experiments, slope_lines
 from tsc_engine.page.findings import findings
 from tsc_engine.page.full_table import MANY_ROWS, full_table
 from tsc_engine.page.laws_table import FAR_BEHIND, laws_table
@@ -79,8 +82,20 @@ def render_page(results: Results, figures: StudyFigures, main_svg: str) -> str:
         doubtful_rows = [row for row in doubtful_rows if row["estimator"] in speakers]
     return _render(
         study=results.study,
-        findings=findings(summary, results.cells, figures.primary, figures.primary_real),
+        findings=[
+            *budget_sentences(results.budgets),
+            *downstream_sentences(results.downstream),
+            *findings(summary, results.cells, figures.primary, figures.primary_real),
+        ],
+        budget_lines=budget_lines(results.budgets),
         titles={figure.name: figure.title for figure in figures.whole},
+        covering_methods=" and ".join(
+            METHOD_WORDS.get(name, name) for name in distinct(r["method"] for r in results.covering)
+        ),
+        downstream=bool(results.downstream.metrics),
+        downstream_figures=[figure.name for figure in figures.downstream],
+        slope_lines=slope_lines(results.downstream),
+        failed_experiments=failed_experiments(results.downstream),
         heads_figures=[figure.name for figure in figures.heads],
         main_svg=main_svg,
         charts_json=chart_data(figures),

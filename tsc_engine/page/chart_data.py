@@ -42,7 +42,8 @@ def chart_data(figures: StudyFigures) -> Markup:
         if figure in figures.heads[1:]:
             shown[figure.name]["rows_of"] = figures.heads[0].name
         else:
-            shown[figure.name]["rows"] = _columnar(figure.rows)
+            many = figure is figures.covering
+            shown[figure.name]["rows"] = (_interned if many else _columnar)(figure.rows)
     curves = figures.curves
     if figures.errors:
         names = {row["estimator"] for row in curves.rows}
@@ -72,6 +73,18 @@ def _columnar(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return records as rows of values, so that their names travel once."""
     columns = distinct(column for row in rows for column in row)
     return {"columns": columns, "rows": [[_brief(row.get(c)) for c in columns] for row in rows]}
+
+
+def _interned(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return records as rows of values, where a text is its place among the texts of its column."""
+    table = _columnar(rows)
+    texts: dict[int, dict[str, int]] = {}
+    for row in table["rows"]:
+        for column, value in enumerate(row):
+            if isinstance(value, str):
+                known = texts.setdefault(column, {})
+                row[column] = known.setdefault(value, len(known))
+    return table | {"texts": {table["columns"][column]: list(texts[column]) for column in texts}}
 
 
 def _brief(value: Any) -> Any:

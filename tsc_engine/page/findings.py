@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tsc_engine.charts.attention_map import map_rows_of
 from tsc_engine.charts.bias_curves import EXPECTED_WITHIN, compared_biases
 from tsc_engine.charts.table_rows import (
+    NO_NORMS,
     Row,
     count_basis,
     distinct,
@@ -194,10 +195,15 @@ def _rate_sentence(words: str, rows: Sequence[Row]) -> Markup | None:
 def _theory_sentences(rows: Sequence[Row]) -> list[Markup]:
     from markupsafe import Markup
 
-    norms = [row for row in rows if row["statistic"] != "second_moment_bias"]
+    norms = [row for row in rows if row["statistic"] not in NO_NORMS]
     biases = [row for row in rows if row["statistic"] == "second_moment_bias"]
+    squares = [row for row in rows if row["statistic"] == "output"]
     sentences: list[Markup] = []
-    for words, members in (("mean and covariance", norms), ("second-moment bias", biases)):
+    for words, members in (
+        ("mean and covariance", norms),
+        ("second-moment bias", biases),
+        ("squared output error", squares),
+    ):
         for basis in distinct(row["predicted_basis"] for row in members):
             based = [row for row in members if row["predicted_basis"] == basis]
             predicted = [f for row in based if (f := ends_of(row, "beta_predicted")) is not None]

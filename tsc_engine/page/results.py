@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsc_engine.tables import CURVE_COLUMNS, LAW_COLUMNS, SUMMARY_COLUMNS
+from tsc_engine.charts.downstream import DownstreamTables
+from tsc_engine.tables import (
+    BUDGET_COLUMNS,
+    COVERING_COLUMNS,
+    CURVE_COLUMNS,
+    DOWNSTREAM_COLUMNS,
+    DOWNSTREAM_LAYER_COLUMNS,
+    DOWNSTREAM_SLOPE_COLUMNS,
+    LAW_COLUMNS,
+    SUMMARY_COLUMNS,
+)
 
 #: What the report needs of the cells; the table has more.
 CELL_COLUMNS: tuple[str, ...] = (
@@ -51,8 +61,9 @@ class Results:
     ----------
     study : str
         The study's name; the folder's where the tables are empty.
-    summary, curves, laws, cells : list of dict
+    summary, curves, laws, cells, budgets, covering : list of dict
         Every cell as the exact text of the file.
+    downstream : DownstreamTables
     provenance : dict
     run_config : str
         The study as it was run, YAML.
@@ -63,6 +74,9 @@ class Results:
     curves: list[dict[str, str]]
     laws: list[dict[str, str]]
     cells: list[dict[str, str]]
+    budgets: list[dict[str, str]]
+    downstream: DownstreamTables
+    covering: list[dict[str, str]]
     provenance: dict[str, Any]
     run_config: str
 
@@ -84,13 +98,14 @@ def read_results(folder: Path) -> Results:
     Parameters
     ----------
     folder : Path
-        Has ``summary.csv``, ``curves.csv``, ``laws.csv``, ``cells.csv``, ``provenance.json`` and
-        ``run_config.yaml``.
+        Has ``summary.csv``, ``curves.csv``, ``laws.csv``, ``cells.csv``, ``budget.csv``,
+        ``downstream.csv``, ``downstream_slopes.csv``, ``downstream_layers.csv``,
+        ``covering.csv``, ``provenance.json`` and ``run_config.yaml``.
 
     Raises
     ------
     FileNotFoundError
-        If one of the six files is missing.
+        If one of the eleven files is missing.
     ValueError
         If a table lacks a column, or the provenance is not a JSON object; names the file.
     """
@@ -98,9 +113,28 @@ def read_results(folder: Path) -> Results:
     curves = read_table(folder / "curves.csv", CURVE_COLUMNS)
     laws = read_table(folder / "laws.csv", LAW_COLUMNS)
     cells = read_table(folder / "cells.csv", CELL_COLUMNS)
+    budgets = read_table(folder / "budget.csv", BUDGET_COLUMNS)
+    downstream = DownstreamTables(
+        read_table(folder / "downstream.csv", DOWNSTREAM_COLUMNS),
+        read_table(folder / "downstream_slopes.csv", DOWNSTREAM_SLOPE_COLUMNS),
+        read_table(folder / "downstream_layers.csv", DOWNSTREAM_LAYER_COLUMNS),
+    )
+    covering = read_table(folder / "covering.csv", COVERING_COLUMNS)
     provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     if not isinstance(provenance, dict):
         raise ValueError(f"{folder / 'provenance.json'}: not a JSON object")
     run_config = (folder / "run_config.yaml").read_text(encoding="utf-8")
-    study = (summary[0]["study"] if summary else folder.name) or folder.name
-    return Results(study, summary, curves, laws, cells, provenance, run_config)
+    named = [*summary[:1], *downstream.metrics[:1], *covering[:1]]
+    study = next((row["study"] for row in named if row["study"]), folder.name)
+    return Results(
+        study=study,
+        summary=summary,
+        curves=curves,
+        laws=laws,
+        cells=cells,
+        budgets=budgets,
+        downstream=downstream,
+        covering=covering,
+        provenance=provenance,
+        run_config=run_config,
+    )
