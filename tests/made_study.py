@@ -6,7 +6,7 @@ import csv
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +14,27 @@ from typing import Any, NamedTuple
 from tsc_engine import tables, theory
 from tsc_engine.charts.study_figures import draw_study
 from tsc_engine.page.assembly import render_page
-from tsc_engine.page.results import CELL_COLUMNS, read_results
+from tsc_engine.page.results import (
+    CELL_COLUMNS,
+    COVERING_COLUMNS,
+    DOWNSTREAM_COLUMNS,
+    DOWNSTREAM_LAYER_COLUMNS,
+    DOWNSTREAM_SLOPE_COLUMNS,
+    read_results,
+)
 from tsc_engine.report import write_report
 
 SIZES = (100, 178, 316, 562, 1000, 1778, 3162, 5623, 10000)
 STATISTICS = ("mean", "covariance", "second_moment", "second_moment_bias")
 EXACT = ("gaussian_exact", "radial_exact")
+#: Tables that have no rows unless a test gives some.
+MORE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "budget": tables.BUDGET_COLUMNS,
+    "downstream": DOWNSTREAM_COLUMNS,
+    "downstream_slopes": DOWNSTREAM_SLOPE_COLUMNS,
+    "downstream_layers": DOWNSTREAM_LAYER_COLUMNS,
+    "covering": COVERING_COLUMNS,
+}
 
 
 class Kind(NamedTuple):
@@ -105,9 +120,14 @@ def write_results(
     estimators: tuple[str, ...] = ("numpy_cpu", "torch_device", "gaussian_exact"),
     edit: Callable[[str, dict[str, str]], None] | None = None,
     statistics: tuple[str, ...] = STATISTICS,
+    more: Mapping[str, list[dict[str, str]]] | None = None,
 ) -> Path:
-    """Write the six files of a made-up study; `edit` may change each row of each table."""
+    """Write the files of a made-up study; `edit` may change each row of each table.
+
+    Budgets, downstream experiments and pictures have the rows that `more` gives by table, or none.
+    """
     made: dict[str, list[dict[str, str]]] = {"summary": [], "curves": [], "laws": [], "cells": []}
+    made |= {name: [] for name in MORE_COLUMNS} | dict(more or {})
     for kind in kinds:
         for case in _cases(kind):
             digest = hashlib.sha256(f"{kind}{case}".encode()).hexdigest()[:12]
@@ -120,13 +140,14 @@ def write_results(
         "curves": tables.CURVE_COLUMNS,
         "laws": tables.LAW_COLUMNS,
         "cells": ("study", *CELL_COLUMNS, "fallback"),
+        **MORE_COLUMNS,
     }
     for name, rows in made.items():
         if edit is not None:
             for row in rows:
                 edit(name, row)
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as lines:
-            writer = csv.DictWriter(lines, columns[name], lineterminator="\n")
+            writer = csv.DictWriter(lines, columns[name], restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
     provenance = {
@@ -562,7 +583,15 @@ def build(folder: Path) -> Written:
 def build_page(folder: Path) -> Written:
     """Return the page of a folder, without the figures as files, which take most of the time."""
     results = read_results(folder)
-    html = render_page(results, draw_study(results.summary, results.curves, results.cells), "")
+    drawn = draw_study(
+        results.summary,
+        results.curves,
+        results.cells,
+        results.budgets,
+        results.downstream,
+        results.covering,
+    )
+    html = render_page(results, drawn, "")
     return Written(folder, html, Page(html), folder / "nothing")
 
 

@@ -157,7 +157,7 @@ def test_what_is_not_a_number_or_has_another_shape_does_not_agree() -> None:
 def test_the_reference_is_attention() -> None:
     """At two tokens the weights are a logistic function of the difference of their scores."""
     problem = drawn(Work(1, 4, 64))
-    query, key, value = (rows[0, :2] for rows in problem.tokens)
+    query, key, value = (rows[0, :2] for rows in problem.tokens[:3])
     weight = 1.0 / (1.0 + np.exp(-(query @ (key[1] - key[0]))))
     outputs = value[0] + weight[:, None] * (value[1] - value[0])
     found = reference(problem, 2)
@@ -167,8 +167,9 @@ def test_the_reference_is_attention() -> None:
 
 
 def test_heads_of_a_made_layer_have_the_wanted_horizon() -> None:
-    rows = layer_rows(Work(3, 8, 4096), horizon=2.0).astype(np.float64)
-    for queries, keys, values in zip(*rows, strict=True):
+    made = layer_rows(Work(3, 8, 4096), horizon=2.0)
+    for rows in zip(made.queries, made.keys, made.values, strict=True):
+        queries, keys, values = (part.astype(np.float64) for part in rows)
         # Of 8,192 rows in 8 dimensions: a largest singular value is off by some sqrt(8 / 8192).
         found = row_horizon(queries, keys / np.sqrt(8))
         assert found.spectral == pytest.approx(2.0, rel=0.1)

@@ -18,7 +18,7 @@ from tsc_engine.jobs import check_sources
 from tsc_engine.jobs.computing import make_limit
 from tsc_engine.jobs.sources import make_pool, retry_token
 from tsc_engine.plan import Plan, power_of_two_below
-from tsc_engine.storage import Record, read_record, write_record
+from tsc_engine.storage import read_record
 from tsc_engine.study import load_study
 from tsc_engine.supervision import PLUGINS_VARIABLE
 
@@ -65,11 +65,6 @@ def test_a_failed_source_is_tried_again_and_a_good_one_left_alone(tmp_path: Path
     assert retry_token(model) == second
     model.write_text("{")
     assert retry_token(model) != "first"
-    pool = tmp_path / "pool.npz"
-    write_record(pool, Record("0" * 12, about={"token": "first"}))
-    assert retry_token(pool) == "first"
-    write_record(pool, Record("0" * 12, "failed", "why", about={"token": "first"}))
-    assert retry_token(pool) != "first"
 
 
 def test_a_pool_without_its_model_is_a_recorded_failure(tmp_path: Path) -> None:
@@ -77,12 +72,14 @@ def test_a_pool_without_its_model_is_a_recorded_failure(tmp_path: Path) -> None:
 
     model = tmp_path / "model.json"
     model.write_text(json.dumps({"outcome": "failed", "cause": "no network", "token": "first"}))
-    output = tmp_path / "pool.npz"
-    job = {"law": {}, "sources": pool_sources(), "digest": "0" * 12}
-    make_pool(job, model, "first", output)
-    record = read_record(output)
-    assert record.outcome == "failed"
-    assert record.cause == "the model could not be had: no network"
+    output, mark = tmp_path / "pool.json", tmp_path / "pool.made"
+    job = {"law": {}, "layers": [0], "sources": pool_sources(), "digest": "0" * 12}
+    make_pool(job, model, "first", output, mark)
+    record = json.loads(output.read_text())
+    assert record["outcome"] == "failed"
+    assert record["cause"] == "the model could not be had: no network"
+    assert record["token"] == "first"
+    assert mark.is_file()
 
 
 def test_blocks_are_powers_of_two_whatever_the_replicates() -> None:

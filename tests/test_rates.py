@@ -143,7 +143,8 @@ def test_rows_have_the_columns_of_the_tables() -> None:
     # Facts that only some records have.
     assert unset == {
         *("central_limit_constant", "process_constant", "process_constant_error"),
-        *("effective_share", "log_diagonal_threshold_error"),
+        *("effective_share", "log_diagonal_threshold_error", "horizon_layer", "covariance_shrunk"),
+        *("effective_tokens", "effective_tokens_predicted", "input_largest", "input_trace"),
     }
 
 
@@ -208,7 +209,7 @@ def test_flags_say_what_was_not_shown_to_work() -> None:
 
 def test_a_pool_that_is_small_beside_n_is_flagged() -> None:
     errors = _noisy(4.0 * SIZES**-0.5, 60)
-    law = {"name": "pool", "model": {"package": "p"}, "layer": 0}
+    law = {"name": "pool", "model_name": "made", "model": {"package": "p"}, "layer": 0}
     for tokens, flagged in ((4 * 4096, False), (4 * 4096 - 1, True)):
         problem = _job()["problem"] | {"law": law | {"tokens": tokens}}
         (row,) = rates("one", _job(problem=problem), [("mine", _record(errors))])["rows"]

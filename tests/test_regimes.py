@@ -67,7 +67,7 @@ def test_a_growing_factor_gives_each_size_scores_of_its_own() -> None:
     found = estimated(growing, sizes, 2).arrays["mean"]
     for index, size in enumerate(sizes):
         for replicate in range(2):
-            queries, keys, values = growing.draw(5, replicate, 333)
+            queries, keys, values, _ = growing.draw(5, replicate, 333)
             factor = 2.0 * math.sqrt(size)
             outputs = full_attention(factor * queries[:, :size], keys[:, :size], values[:, :size])
             expected = outputs.mean(axis=1)
@@ -138,7 +138,7 @@ def test_without_the_diagonal_no_query_sees_itself() -> None:
     problem = problem_of(law, "self_without_diagonal", 3.0)
     record = estimated(problem, (5, 40), 2)
     for replicate in range(2):
-        queries, keys, values = problem.draw(5, replicate, 40)
+        queries, keys, values, _ = problem.draw(5, replicate, 40)
         for index, size in enumerate((5, 40)):
             scores = queries[0, :size] @ keys[0, :size].T
             np.fill_diagonal(scores, -np.inf)

@@ -322,12 +322,11 @@ def test_all_faults_are_reported_together() -> None:
         "problems[1].sampler",
     }
     one_group = group(
-        law=matrix([[1, 2], [2, 1]]), head={"horizons": [-1]}, sampler="prefix", replicates=0
+        law=matrix([[1, 2], [2, 1]]), head={"horizons": [-1]}, sampler="iid", replicates=0
     )
     assert set(faults_of(study(problems=one_group))) == {
         "problems[0].law",
         "problems[0].head.horizons[0]",
-        "problems[0].sampler",
         "problems[0].replicates",
     }
 

@@ -108,7 +108,7 @@ class SizeBySize(Contender):
         dtype = torch.float32 if self._setting.dtype == "float32" else torch.float64
         rows = [
             torch.tensor(part, dtype=dtype, device=self._setting.device)
-            for part in self._problem.tokens
+            for part in self._problem.tokens[:3]
         ]
         heads = self._problem.heads
         step = heads if self._together else 1

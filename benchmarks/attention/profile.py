@@ -56,9 +56,9 @@ def _marked_reductions() -> Iterator[None]:
 
     plain = Moments.update
 
-    def marked(self: Moments, size_index: int, outputs: Any) -> None:
+    def marked(self: Moments, *given: Any) -> None:
         with record_function(REDUCTIONS):
-            plain(self, size_index, outputs)
+            plain(self, *given)
 
     Moments.update = marked  # type: ignore[method-assign]
     try:

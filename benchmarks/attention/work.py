@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tsc_engine.problems import Problem, Tokens
 
 if TYPE_CHECKING:
     from tsc_engine.plan import PlannedProblem
+    from tsc_engine.pools import PoolRows
 
 #: Variance of each coordinate of a token, as in the group ``paper`` of config.yaml.
 VARIANCE = 0.1
@@ -55,7 +55,7 @@ class Work:
     @property
     def sizes(self) -> list[int]:
         """Twelve geometric sizes from n_max / 16 to n_max."""
-        from tsc_engine.study import Geometric
+        from tsc_engine.sizes import Geometric
 
         return Geometric(first=self.largest // SPAN, last=self.largest, count=SIZES).sizes()
 
@@ -127,7 +127,7 @@ def _sources(work: Work) -> dict[str, Any]:
     shape = {"layers": 1, "heads": work.heads, "width": work.width}
     return {
         "models": {"made_up": {**package, "version": "0", **shape}},
-        "texts": {"made_up": {**package, "file": "none"}},
+        "texts": {"made_up": {"wikipedia_dump": {**package, "file": "none"}}},
     }
 
 
@@ -147,7 +147,7 @@ def _layer_group(work: Work) -> dict[str, Any]:
     }
 
 
-def layer_rows(work: Work, horizon: float = 1.0) -> NDArray[np.float32]:
+def layer_rows(work: Work, horizon: float = 1.0) -> PoolRows:
     """Return the rows of a made-up layer: every head is a query-key head on tokens of its own.
 
     Parameters
@@ -158,11 +158,11 @@ def layer_rows(work: Work, horizon: float = 1.0) -> NDArray[np.float32]:
 
     Returns
     -------
-    ndarray, shape (3, heads, 2 n_max, width), float32
-        Queries, keys (not scaled by 1/sqrt(width), as `tsc_engine.laws.pool.Pool` takes them) and
-        values; tokens are N(0, 0.1 I).
+    PoolRows
+        Of ``2 n_max`` tokens, which are N(0, 0.1 I).
     """
     from tsc_engine.heads import HeadOptions, score_matrix
+    from tsc_engine.pools import PoolRows
 
     generator = np.random.Generator(np.random.Philox(SEED))
     covariance = VARIANCE * np.eye(work.width)
@@ -173,7 +173,7 @@ def layer_rows(work: Work, horizon: float = 1.0) -> NDArray[np.float32]:
         rows[0, head] = tokens @ score_matrix(options, covariance).T
         rows[1, head] = np.sqrt(work.width) * tokens
         rows[2, head] = tokens
-    return rows
+    return PoolRows(*rows)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class DrawnProblem(Problem):
 
     def draw(self, seed: int, replicate: int, count: int) -> Tokens:
         """Return the first rows of the tokens, whatever the seed and the replicate are."""
-        queries, keys, values = (rows[:, :count] for rows in self.tokens)
+        queries, keys, values = (rows[:, :count] for rows in self.tokens[:3])
         return Tokens(queries, keys, values)
 
 
@@ -200,8 +200,9 @@ def drawn(work: Work, horizon: float = 1.0) -> DrawnProblem:
 
     problem = plan_of(work, [{"name": "numpy_cpu"}], horizon).problem
     if isinstance(problem.law, RowLaw):
-        problem.law.attach(layer_rows(work, horizon))
+        rows = layer_rows(work, horizon)
+        problem.law.attach(rows, np.zeros(rows.tokens, np.int32))
     tokens = problem.draw(SEED, 0, work.largest)
-    for rows in tokens:
-        rows.flags.writeable = False
+    for drawn in tokens[:3]:
+        drawn.flags.writeable = False
     return DrawnProblem(problem.spec, problem.law, problem.sampler, tokens)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from benchmarks.attention.work import Work, layer_rows
 from benchmarks.memory import launch
 
@@ -124,14 +126,19 @@ def run_first_outputs(cell: Cell, folder: Path) -> Ended:
 
 def write_made_pool(planned: PlannedProblem, work: Work, folder: Path) -> None:
     """Write the pool of a made-up layer where the jobs of the problem look for it."""
-    from tsc_engine.jobs import rows_path
-    from tsc_engine.pools import write_pool
-    from tsc_engine.storage import Record, write_record
+    from tsc_engine.jobs import layer_path
+    from tsc_engine.storage import Record, atomic_write, write_record, write_text
 
     assert planned.source is not None
     path = folder / planned.source.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_pool(layer_rows(work), rows_path(path))
-    write_record(
-        path, Record(planned.source.job["digest"], about={"law": planned.source.job["law"]})
-    )
+    record = layer_path(path, int(planned.problem.spec["law"]["layer"]))
+    rows = layer_rows(work)
+    joined = np.concatenate([rows.queries, rows.keys, rows.values])
+    with atomic_write(record.with_suffix(".npy")) as stream:
+        np.save(stream, joined, allow_pickle=False)
+    passages = np.zeros(rows.tokens, np.int32)
+    eigenvalues = np.ones(rows.width)
+    arrays = {"passages": passages, "input_eigenvalues": eigenvalues}
+    write_record(record, Record(planned.source.job["digest"], arrays=arrays))
+    found = {"digest": planned.source.job["digest"], "outcome": "ok", "cause": ""}
+    write_text(path, json.dumps(found))

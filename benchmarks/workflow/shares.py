@@ -25,6 +25,11 @@ PARTS = {
     "errors": "errors",
     "precision": "decisions",
     "rates": "rates",
+    "budget": "token budgets",
+    "downstream_dense": "downstream experiments",
+    "downstream_sampled": "downstream experiments",
+    "downstream_rows": "downstream experiments",
+    "picture": "tables and report",
     "mark": "tables and report",
     "tables": "tables and report",
     "report": "tables and report",
@@ -102,6 +107,8 @@ def shares_of(run: RunLog, folder: Path) -> Shares:
             seconds[part] += own
             seconds[START_UP] += job.seconds - own
         else:
-            seconds[PARTS[job.rule]] += job.seconds
+            # Every pool has a rule of its own.
+            rule = "pool" if job.rule.startswith("pool_") else job.rule
+            seconds[PARTS[rule]] += job.seconds
     seconds[IDLE] = run.cores * run.wall - sum(seconds.values())
     return Shares(run.cores, run.wall, len(run.jobs), seconds)
