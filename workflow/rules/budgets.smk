@@ -1,10 +1,6 @@
 # Token budgets of the heads and layers of real models, checked by fresh draws.
 
 
-def budget_cell(wildcards):
-    return PLAN.budget_of(wildcards.problem, wildcards.made_by)
-
-
 rule budget:
     input:
         pool=lambda w: pool_of(budget_cell(w)[0].limit),

@@ -65,6 +65,18 @@ def errors_cell(wildcards):
     return PLAN.errors_of(wildcards.problem, wildcards.estimator, wildcards.made_by)
 
 
+def budget_cell(wildcards):
+    return PLAN.budget_of(wildcards.problem, wildcards.made_by)
+
+
+def downstream(wildcards):
+    return PLAN.downstream_of(wildcards.experiment)
+
+
+def picture(wildcards):
+    return PLAN.picture_of(wildcards.picture)
+
+
 def outputs_to_make():
     """Paths that this run makes; none where Snakemake is asked not to show progress."""
     quiet = {kind.name for kind in workflow.output_settings.quiet or ()}

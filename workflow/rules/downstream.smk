@@ -1,10 +1,6 @@
 # Downstream experiments: a whole model whose layers attend to a sample of their keys.
 
 
-def downstream(wildcards):
-    return PLAN.downstream_of(wildcards.experiment)
-
-
 rule downstream_dense:
     input:
         model=lambda w: downstream(w).model_record,

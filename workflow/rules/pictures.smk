@@ -1,10 +1,6 @@
 # How samples of a few sizes cover the tokens of a layer.
 
 
-def picture(wildcards):
-    return PLAN.picture_of(wildcards.picture)
-
-
 rule picture:
     input:
         pool=lambda w: pool_of(picture(w).job),
