@@ -42,6 +42,7 @@ from tsc_engine.families import (
     LoadedModel,
     ModelFacts,
     full_attention,
+    one_thread,
 )
 from tsc_engine.identity import digest
 from tsc_engine.input_moments import InputMoments, component_rows
@@ -363,7 +364,7 @@ def _forward(
     device = next(iter(model.base.parameters())).device
     options = {"use_cache": False} if model.facts.causal else {}
     try:
-        with model.attending(attention), torch.inference_mode(), _one_thread():
+        with model.attending(attention), torch.inference_mode(), one_thread():
             for number, (framed, part) in enumerate(pooled):  # noqa: B007
                 given.clear()
                 model.base(
@@ -372,19 +373,6 @@ def _forward(
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run torch on one thread: the split of a sum over threads changes its last bits."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class _LayerWriter:

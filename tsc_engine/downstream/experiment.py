@@ -15,7 +15,6 @@ there is no padding, and a number does not depend on which examples or replicate
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from tsc_engine.downstream.examples import (
 from tsc_engine.downstream.layer_statistics import LayerStatistics
 from tsc_engine.downstream.perplexity import next_token_loss, perplexity_examples
 from tsc_engine.downstream.sampled_attention import Draw, KeyStreams, SampledAttention
-from tsc_engine.families import LoadedModel, full_attention
+from tsc_engine.families import LoadedModel, full_attention, one_thread
 from tsc_engine.families.family import Task as ModelTask
 from tsc_engine.identity import digest
 from tsc_engine.storage import Record
@@ -134,7 +133,7 @@ def dense(job: Job, model_location: Path, progress: Progress | None = None) -> R
     statistics = LayerStatistics(model, len(inputs), largest if model.facts.causal else 0)
     training = []
     outputs: list[dict[str, Floats]] = []
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         if progress is not None:
             progress.begin(sum(_pairs(model, ids) for ids in (*examples.training, *inputs)))
         if examples.training:
@@ -227,7 +226,7 @@ def sampled(
     if progress is not None:
         passes = len(replicates) * len(sizes)
         progress.begin(passes * sum(_pairs(model, ids) for ids in inputs))
-    with _one_thread(), torch.inference_mode():
+    with one_thread(), torch.inference_mode():
         for (at, replicate), (example, ids) in _product(replicates, inputs):
             special: tuple[int, ...] = ()
             if not model.facts.causal and experiment.get("keep_special", False):
@@ -342,16 +341,3 @@ def _tensor(rows: Sequence[Sequence[int]]) -> Any:
     import torch
 
     return torch.tensor(rows, dtype=torch.int64)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread, so that results do not depend on how many there are."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ from tsc_engine.families.attention import (
 from tsc_engine.families.facts import ModelFacts
 from tsc_engine.families.framing import Frame, load_tokenizer, passage_length, read_frame
 from tsc_engine.families.loading import LoadedModel, inspect_model
+from tsc_engine.families.threads import one_thread
 
 __all__ = [
     "Attention",
@@ -27,6 +28,7 @@ __all__ = [
     "full_attention",
     "inspect_model",
     "load_tokenizer",
+    "one_thread",
     "passage_length",
     "read_frame",
 ]
