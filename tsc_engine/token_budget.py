@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsc_engine.fitting.sample_complexity import crossing
+from tsc_engine.fitting.samples import resample_counts
 
 Floats = NDArray[np.float64]
 
@@ -94,8 +95,7 @@ def uniform_interval(
     replicates = errors.squares.shape[-1]
     if replicates < 2:
         return math.nan, math.nan
-    generator = np.random.Generator(np.random.Philox(seed))
-    counts = generator.multinomial(replicates, np.full(replicates, 1.0 / replicates), resamples)
+    counts = resample_counts(replicates, resamples, seed)
     joint = np.sqrt(
         counts @ (errors.squares.sum(axis=0) / errors.scales.sum()).T / replicates
     )  # (resamples, sizes)
