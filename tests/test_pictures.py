@@ -16,7 +16,7 @@ import pytest
 from made_study import SMALL, Written, build, build_page, records, write_results
 from pydantic import ValidationError
 
-from tsc_engine.charts.budgets import budget_panels, budgets_figure
+from tsc_engine.charts.budgets import budget_panels, budgets_figure, in_a_square
 from tsc_engine.charts.covering import MOST_POINTS, covering_figure
 from tsc_engine.charts.downstream import (
     CENTRAL_LIMIT,
@@ -638,6 +638,12 @@ def test_models_of_one_group_have_panels_and_sentences_of_their_own() -> None:
     sentences = budget_sentences(table)
     assert [str(sentence).split(" ")[0] for sentence in sentences] == ["smollm2", "minilm"]
     assert "smollm2" not in next(iter(budget_panels(budget_table())))
+
+
+def test_a_budget_in_a_square_has_two_digits_and_no_exponent() -> None:
+    budgets = (63.2, 640.0, 999.0, 999.2, 1049.0, 42_400.0, 99_700.0, 142_000.0, 999_999.0, 3.1e6)
+    written = ["64", "640", "999", "1k", "1k", "42k", "100k", "140k", "1M", "3.1M"]
+    assert [in_a_square(budget) for budget in budgets] == written
 
 
 def test_the_budgets_in_a_sentence_and_in_a_table() -> None:

@@ -153,7 +153,7 @@ def _shown(row: Row, panel: str) -> dict[str, Any]:
         "place": row["head"] if row["scope"] == "head" else LAYER,
         "basis": row["basis"],
         "fresh_error": number(row["fresh_error"]),
-        "written": "" if budget is None else _brief(budget),
+        "written": "" if budget is None else in_a_square(budget),
         **{name: _finite(row[name]) for name in numbers},
     }
 
@@ -163,6 +163,11 @@ def _finite(text: str) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _brief(budget: float) -> str:
-    """Return a budget as a square has room for it."""
-    return f"{budget / 1000.0:.2g}k" if budget >= 1000.0 else f"{math.ceil(budget)}"
+def in_a_square(budget: float) -> str:
+    """Return a budget as a square has room for it: two digits from a thousand on."""
+    if budget <= 999.0:
+        return f"{math.ceil(budget)}"
+    # Two digits, without the exponent that %g writes from 100 on.
+    rounded = float(f"{budget:.2g}")
+    unit, size = ("M", 1e6) if rounded >= 1e6 else ("k", 1e3)
+    return f"{rounded / size:g}{unit}"
