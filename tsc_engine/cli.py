@@ -14,6 +14,7 @@ from tsc_engine import __version__
 
 if TYPE_CHECKING:
     from tsc_engine.plan import Plan
+    from tsc_engine.supervised import JobLimits, Stopped
 
 #: Exit code of a command whose input is wrong; 1 is a computation that failed.
 BAD_INPUT = 2
@@ -40,10 +41,11 @@ class Commands(click.Group):
             from tsc_engine.digests import StaleSources
             from tsc_engine.storage import BadRecord
             from tsc_engine.study import StudyFaults
+            from tsc_engine.supervision import AskForMore
 
             if isinstance(error, StudyFaults):
                 _stop(str(error), BAD_INPUT)
-            if isinstance(error, StaleSources | BadRecord):
+            if isinstance(error, StaleSources | BadRecord | AskForMore):
                 _stop(str(error), 1)
             raise
 
@@ -441,17 +443,60 @@ _OUTPUT = click.option("--output", required=True, type=click.Path(path_type=Path
 _PATHS = click.Path(path_type=Path)
 
 
+#: Jobs whose work is limited where limits are enforced, and those that record what happened.
+_LIMITED = {"pool", "limit", "estimate", "budget", "downstream-dense", "downstream-sampled"}
+_RECORDED = _LIMITED - {"budget"}
+
+
 @main.group(name="job")
-def job_group() -> None:
-    """Do one job of a run (called by the rules of the workflow)."""
+@click.option("--memory", type=float, metavar="MB", help="memory that the job asked for")
+@click.option("--minutes", type=float, help="time that the job asked for")
+@click.option("--attempt", type=int, default=1, show_default=True, help="number of this attempt")
+@click.pass_context
+def job_group(
+    ctx: click.Context, memory: float | None, minutes: float | None, attempt: int
+) -> None:
+    """Do one job of a run (called by the rules of the workflow).
+
+    Memory and time are limits only where something enforces them: in the jobs of a scheduler, and
+    where TSC_ENFORCE_LIMITS is 1.
+    """
     import gc
 
+    from tsc_engine.supervised import JobLimits
     from tsc_engine.supervision import end_with_run
 
     # Importing a large library makes hundreds of thousands of objects that stay; looking through
     # them for garbage every 700 takes a tenth of the time of the import.
     gc.set_threshold(50_000, 20, 50)
-    end_with_run()
+    ctx.obj = JobLimits.stated(memory, minutes, attempt)
+    if ctx.invoked_subcommand not in _LIMITED:
+        end_with_run()
+
+
+def _supervise(*outputs: Path) -> Stopped | None:
+    """Return in the process that is to do the work of a job, or with what is to be recorded of it.
+
+    Called before anything large is imported: the work is done by a fork.
+    """
+    from tsc_engine.supervised import supervised
+
+    ctx = click.get_current_context()
+    return supervised(ctx.obj, outputs, records=ctx.info_name in _RECORDED)
+
+
+def _may_retry() -> bool:
+    """Say whether a scheduler tries this job again with more memory."""
+    limits: JobLimits | None = click.get_current_context().obj
+    return limits is not None and not limits.is_last
+
+
+def _fence(job: dict[str, Any]) -> None:
+    """Refuse allocations far beyond the limit, but on a GPU: its driver maps more than it uses."""
+    from tsc_engine.supervised import fence_memory
+
+    if job.get("options", {}).get("device", "cpu") == "cpu":
+        fence_memory(click.get_current_context().obj)
 
 
 @job_group.command("fetch")
@@ -473,6 +518,11 @@ def job_fetch(job: dict[str, Any], token: str, output: Path) -> None:
 @click.option("--mark", required=True, type=_PATHS)
 def job_pool(job: dict[str, Any], model: Path, token: str, output: Path, mark: Path) -> None:
     """Extract the rows of some layers of a model on a text."""
+    stopped = _supervise(output, mark)
+    if stopped is not None:
+        from tsc_engine.jobs.stopped import record_pool
+
+        return record_pool(job, token, output, mark, stopped)
     _serial(1)
     from tsc_engine.jobs.sources import make_pool
     from tsc_engine.progress import Meter
@@ -486,12 +536,18 @@ def job_pool(job: dict[str, Any], model: Path, token: str, output: Path, mark: P
 @_OUTPUT
 def job_limit(job: dict[str, Any], output: Path) -> None:
     """Compute the infinite-token limit of a problem."""
+    stopped = _supervise(output)
+    if stopped is not None:
+        from tsc_engine.jobs.stopped import record_limit
+
+        return record_limit(job, output, stopped)
+    _fence(job)
     _serial(1)
     from tsc_engine.jobs.computing import make_limit
     from tsc_engine.progress import Meter
 
     with Meter(sys.stderr) as progress:
-        make_limit(job, output, progress)
+        make_limit(job, output, progress, _may_retry())
 
 
 @job_group.command("estimate")
@@ -508,6 +564,12 @@ def job_estimate(
     RECORDS may be the decision that says whether it is needed (.json), and the limit (.npz) where
     errors are counted query by query.
     """
+    stopped = _supervise(output)
+    if stopped is not None:
+        from tsc_engine.jobs.stopped import record_estimate
+
+        return record_estimate(job, first, last, output, stopped)
+    _fence(job)
     decision = next((path for path in records if path.suffix == ".json"), None)
     limit = next((path for path in records if path.suffix == ".npz"), None)
     _serial(int(job["options"].get("threads", 1)))
@@ -515,7 +577,7 @@ def job_estimate(
     from tsc_engine.progress import Meter
 
     with Meter(sys.stderr) as progress:
-        make_estimate(job, first, last, output, progress, decision, limit)
+        make_estimate(job, first, last, output, progress, decision, limit, _may_retry())
 
 
 @job_group.command("precision")
@@ -568,6 +630,8 @@ def job_rates(job: dict[str, Any], problem: str, output: Path, errors: tuple[Pat
 @_OUTPUT
 def job_budget(job: dict[str, Any], rates: Path, errors: Path, limit: Path, output: Path) -> None:
     """Compute the token budgets of one layer, and check them with fresh draws."""
+    _supervise(output)
+    _fence(job)
     _serial(int(job["options"].get("threads", 1)))
     from tsc_engine.jobs.budgets import make_budget
     from tsc_engine.progress import Meter
@@ -593,6 +657,11 @@ def job_picture(job: dict[str, Any], output: Path) -> None:
 @_OUTPUT
 def job_downstream_dense(job: dict[str, Any], model: Path, output: Path) -> None:
     """Run the dense model of a downstream experiment."""
+    stopped = _supervise(output)
+    if stopped is not None:
+        from tsc_engine.jobs.stopped import record_downstream
+
+        return record_downstream(job, output, stopped)
     _serial(1)
     from tsc_engine.jobs.downstream import make_dense
     from tsc_engine.progress import Meter
@@ -612,6 +681,11 @@ def job_downstream_sampled(
     job: dict[str, Any], model: Path, dense: Path, first: int, last: int, output: Path
 ) -> None:
     """Run the model of a downstream experiment with sampled keys, a block of replicates."""
+    stopped = _supervise(output)
+    if stopped is not None:
+        from tsc_engine.jobs.stopped import record_downstream
+
+        return record_downstream(job, output, stopped)
     _serial(1)
     from tsc_engine.jobs.downstream import make_sampled
     from tsc_engine.progress import Meter

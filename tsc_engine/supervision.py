@@ -18,6 +18,10 @@ PLUGINS_VARIABLE = "TSC_PLUGIN_FOLDERS"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+class AskForMore(RuntimeError):
+    """The job ran out of memory and is to be tried again with more; the message says so."""
+
+
 def _exists(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -28,6 +32,18 @@ def _exists(process: int) -> bool:
     return True
 
 
+def run_is_over(parent: int) -> bool:
+    """Say whether this process has lost its parent or its run.
+
+    Parameters
+    ----------
+    parent : int
+        Process that was its parent at the start.
+    """
+    run = int(os.environ.get(RUN_VARIABLE, "0"))
+    return os.getppid() != parent or (run != 0 and not _exists(run))
+
+
 def end_with_run() -> None:
     """End this process soon after its parent or its run has died.
 
@@ -36,10 +52,9 @@ def end_with_run() -> None:
     own number is looked at as well as the parent's: it may have died before this process asked.
     """
     parent = os.getppid()
-    run = int(os.environ.get(RUN_VARIABLE, "0"))
 
     def watch() -> None:
-        while os.getppid() == parent and (run == 0 or _exists(run)):
+        while not run_is_over(parent):
             time.sleep(INTERVAL)
         os._exit(143)
 

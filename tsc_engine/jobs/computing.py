@@ -24,13 +24,14 @@ from tsc_engine.problems import Problem
 from tsc_engine.samplers import name_of, sampler
 from tsc_engine.storage import (
     BadRecord,
+    Outcome,
     Record,
     cause_of,
     read_about,
     read_record,
     write_record,
 )
-from tsc_engine.supervision import PLUGINS_VARIABLE
+from tsc_engine.supervision import PLUGINS_VARIABLE, AskForMore
 
 if TYPE_CHECKING:
     from tsc_engine.progress import Progress
@@ -97,8 +98,46 @@ def _peak_mb() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None:
-    """Compute the limit of a problem."""
+#: What libraries say of a failed allocation in errors that are not of a class of their own (torch's
+#: allocator on the CPU, the C++ library).
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc")
+
+
+def _exhausted(outcome: Outcome, cause: str) -> bool:
+    """Say whether a failure was one of memory."""
+    if outcome == "out-of-memory":
+        return True
+    return outcome == "failed" and (
+        cause.startswith("MemoryError") or any(words in cause for words in _NO_MEMORY)
+    )
+
+
+def _keep(output: Path, record: Record, may_retry: bool) -> None:
+    """Write a record, with a failure of memory called so, or ask for another attempt instead.
+
+    Raises
+    ------
+    AskForMore
+        If memory was exhausted and there is another attempt, which will have more.
+    """
+    if _exhausted(record.outcome, record.cause):
+        if may_retry:
+            said = record.cause.partition("\n")[0]
+            raise AskForMore(f"out of memory ({said}); the next attempt asks for more")
+        record = replace(record, outcome="out-of-memory")
+    write_record(output, record)
+
+
+def make_limit(
+    job: Job, output: Path, progress: Progress | None = None, may_retry: bool = False
+) -> None:
+    """Compute the limit of a problem.
+
+    Raises
+    ------
+    AskForMore
+        If memory was exhausted and the job may be tried again with more.
+    """
     registry = plugins_of(
         job, lambda found: roots.limit_sources(source_files(_law_class(job, found)))
     )
@@ -120,7 +159,7 @@ def make_limit(job: Job, output: Path, progress: Progress | None = None) -> None
     except Exception as error:
         record = Record(job["digest"], "failed", cause_of(error), about=about)
     about |= {"seconds": time.perf_counter() - started, "peak_mb": _peak_mb()}
-    write_record(output, record)
+    _keep(output, record, may_retry)
 
 
 def _limit(job: Job, law: type[Law], progress: Progress | None) -> dict[str, Any]:
@@ -145,11 +184,17 @@ def make_estimate(
     progress: Progress | None = None,
     decision: Path | None = None,
     limit: Path | None = None,
+    may_retry: bool = False,
 ) -> None:
     """Compute the estimates of one block of replicates, or record that it is not needed.
 
     A block of a later stage says in ``about["estimate"]`` whose numbers it holds: they are those of
     any study with that estimate, and are taken from there where the block is already known.
+
+    Raises
+    ------
+    AskForMore
+        If memory was exhausted and the job may be tried again with more.
     """
     if decision is not None:
         found = read_decision(decision, job["decision"])
@@ -196,7 +241,7 @@ def make_estimate(
     record.about["peak_mb"] = _peak_mb()
     if "estimate" in job:
         record.about["estimate"] = job["estimate"]
-    write_record(output, record)
+    _keep(output, record, may_retry)
 
 
 def attach_limit(problem: Problem, limit: Record) -> None:

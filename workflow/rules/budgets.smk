@@ -13,8 +13,9 @@ rule budget:
         job=lambda w: job_argument(PLAN, budget_cell(w)[0].budget),
     threads: lambda w: budget_cell(w)[1].threads
     resources:
-        mem_mb=lambda w, attempt: attempt * (200 + budget_cell(w)[1].memory_mib),
+        mem_mb=lambda w, attempt: memory(200 + budget_cell(w)[1].memory_mib, attempt),
         runtime=lambda w, attempt: attempt * (30 + budget_cell(w)[1].minutes),
+        attempt=lambda w, attempt: attempt,
     log:
         f"{LOGS}/budget/{{problem}}~{{made_by}}.log",
     benchmark:
@@ -22,5 +23,6 @@ rule budget:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        "exec python -m tsc_engine job budget --job {params.job:q} --rates {input.rates:q} --errors {input.errors:q}"
+        "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+        " --attempt {resources.attempt} budget --job {params.job:q} --rates {input.rates:q} --errors {input.errors:q}"
         " --limit {input.limit:q} --output {output:q} > {log:q} 2>&1"

@@ -27,6 +27,7 @@ from tsc_engine.runs import (
     share_plugin_folders,
 )
 from tsc_engine.study import load_study
+from tsc_engine.supervised import are_enforced, job_memory_mb, share_limits, share_retries
 
 share_environment(sys.path[0] if sys.path[0] == ENGINE else None)
 
@@ -36,11 +37,28 @@ except ValueError as faults:
     raise WorkflowError(str(faults))
 
 share_plugin_folders(PLAN)
+JOBS = PLAN.jobs()
+share_limits(workflow.remote_exec, JOBS)
 RESULTS = PLAN.results
 LOGS = f"logs/{PLAN.study.study}"
 
 
 MODELS = PLAN.models()
+
+
+# How often a failed job is tried again is known only when the run begins; executors that pass no
+# environment on pass what is named here.
+envvars:
+    "TSC_RETRIES",
+
+
+def memory(mib, attempt):
+    """What a job asks for: its claim; in a scheduler's job Snakemake's own processes count too.
+
+    It also stands in the command of the job, which keeps to it where a scheduler enforces it.
+    """
+    alone = not (workflow.non_local_exec or workflow.remote_exec or are_enforced())
+    return job_memory_mb(mib, attempt, None if alone else JOBS)
 
 
 def pool_of(job):
@@ -86,6 +104,7 @@ def outputs_to_make():
 
 
 onstart:
+    share_retries(workflow.execution_settings.retries)
     try:
         begin(PLAN, outputs_to_make)
     except BlockingIOError as taken:

@@ -9,8 +9,9 @@ rule downstream_dense:
     params:
         job=lambda w: job_argument(PLAN, downstream(w).dense),
     resources:
-        mem_mb=lambda w, attempt: attempt * downstream(w).memory_mib,
+        mem_mb=lambda w, attempt: memory(downstream(w).memory_mib, attempt),
         runtime=lambda w, attempt: attempt * downstream(w).minutes,
+        attempt=lambda w, attempt: attempt,
     log:
         f"{LOGS}/downstream/{{experiment}}/dense~{{made_by}}.log",
     benchmark:
@@ -18,7 +19,8 @@ rule downstream_dense:
     conda:
         "../../envs/models.yaml"
     shell:
-        "exec python -m tsc_engine job downstream-dense --job {params.job:q} --model {input.model:q}"
+        "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+        " --attempt {resources.attempt} downstream-dense --job {params.job:q} --model {input.model:q}"
         " --output {output:q} > {log:q} 2>&1"
 
 
@@ -30,9 +32,12 @@ rule downstream_sampled:
         f"{RESULTS}/downstream/{{experiment}}/sampled~{{made_by}}/{{first}}-{{last}}.npz",
     params:
         job=lambda w: job_argument(PLAN, downstream(w).sampled),
+        first=lambda w: int(w.first),
+        last=lambda w: int(w.last),
     resources:
-        mem_mb=lambda w, attempt: attempt * downstream(w).memory_mib,
+        mem_mb=lambda w, attempt: memory(downstream(w).memory_mib, attempt),
         runtime=lambda w, attempt: attempt * downstream(w).minutes,
+        attempt=lambda w, attempt: attempt,
     log:
         f"{LOGS}/downstream/{{experiment}}/sampled~{{made_by}}/{{first}}-{{last}}.log",
     benchmark:
@@ -40,8 +45,9 @@ rule downstream_sampled:
     conda:
         "../../envs/models.yaml"
     shell:
-        "exec python -m tsc_engine job downstream-sampled --job {params.job:q} --model {input.model:q}"
-        " --dense {input.dense:q} --first {wildcards.first} --last {wildcards.last} --output {output:q}"
+        "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+        " --attempt {resources.attempt} downstream-sampled --job {params.job:q} --model {input.model:q}"
+        " --dense {input.dense:q} --first {params.first} --last {params.last} --output {output:q}"
         " > {log:q} 2>&1"
 
 
@@ -54,7 +60,7 @@ rule downstream_rows:
     params:
         job=lambda w: job_argument(PLAN, downstream(w).rows),
     resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
+        mem_mb=lambda w, attempt: memory(2000, attempt),
         runtime=lambda w, attempt: 20 * attempt,
     log:
         f"{LOGS}/downstream/{{experiment}}/rows~{{made_by}}.log",

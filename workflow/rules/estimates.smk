@@ -14,10 +14,13 @@ rule estimate:
     params:
         job=lambda w: job_argument(PLAN, PLAN.stage_of(w.problem, w.estimator, w.made_by).estimate),
         pool=lambda w: pool_token(estimate_cell(w).estimate),
+        first=lambda w: int(w.first),
+        last=lambda w: int(w.last),
     threads: lambda w: estimate_cell(w).threads
     resources:
-        mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
+        mem_mb=lambda w, attempt: memory(estimate_cell(w).memory_mib, attempt),
         runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
+        attempt=lambda w, attempt: attempt,
     log:
         f"{LOGS}/estimate/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",
     benchmark:
@@ -25,17 +28,18 @@ rule estimate:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        "exec python -m tsc_engine job estimate --job {params.job:q} --first {wildcards.first}"
-        " --last {wildcards.last} --output {output:q} {input.decision:q} {input.limit:q}"
-        " > {log:q} 2>&1"
+        "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+        " --attempt {resources.attempt} estimate --job {params.job:q} --first {params.first} --last {params.last}"
+        " --output {output:q} {input.decision:q} {input.limit:q} > {log:q} 2>&1"
 
 
 use rule estimate as estimate_gpu with:
     wildcard_constraints:
         estimator=PLAN.estimator_pattern(gpu=True),
     resources:
-        mem_mb=lambda w, attempt: attempt * estimate_cell(w).memory_mib,
+        mem_mb=lambda w, attempt: memory(estimate_cell(w).memory_mib, attempt),
         runtime=lambda w, attempt: attempt * estimate_cell(w).minutes,
+        attempt=lambda w, attempt: attempt,
         gpu=1,
     log:
         f"{LOGS}/estimate_gpu/{{problem}}/{{estimator}}~{{made_by}}/{{first}}-{{last}}.log",

@@ -10,8 +10,11 @@ rule limit:
         job=lambda w: job_argument(PLAN, PLAN.limit_of(w.problem, w.made_by).limit),
         pool=lambda w: pool_token(PLAN.limit_of(w.problem, w.made_by).limit),
     resources:
-        mem_mb=lambda w, attempt: attempt * PLAN.limit_of(w.problem, w.made_by).limit_memory_mib,
+        mem_mb=lambda w, attempt: memory(
+            PLAN.limit_of(w.problem, w.made_by).limit_memory_mib, attempt
+        ),
         runtime=lambda w, attempt: 60 * attempt,
+        attempt=lambda w, attempt: attempt,
     log:
         f"{LOGS}/limit/{{problem}}~{{made_by}}.log",
     benchmark:
@@ -19,4 +22,5 @@ rule limit:
     conda:
         "../../envs/estimates.yaml"
     shell:
-        "exec python -m tsc_engine job limit --job {params.job:q} --output {output:q} > {log:q} 2>&1"
+        "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+        " --attempt {resources.attempt} limit --job {params.job:q} --output {output:q} > {log:q} 2>&1"

@@ -10,7 +10,7 @@ rule picture:
         job=lambda w: job_argument(PLAN, picture(w).job),
         pool=lambda w: pool_token(picture(w).job),
     resources:
-        mem_mb=lambda w, attempt: 1500 * attempt,
+        mem_mb=lambda w, attempt: memory(1500, attempt),
         runtime=lambda w, attempt: 20 * attempt,
     log:
         f"{LOGS}/picture/{{picture}}~{{made_by}}.log",

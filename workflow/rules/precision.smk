@@ -10,7 +10,7 @@ rule precision:
     params:
         job=lambda w: job_argument(PLAN, decided(w)[2]),
     resources:
-        mem_mb=lambda w, attempt: 1000 * attempt,
+        mem_mb=lambda w, attempt: memory(1000, attempt),
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/precision/{{problem}}/{{estimator}}~{{made_by}}/{{replicates}}.log",

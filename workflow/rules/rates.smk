@@ -10,7 +10,7 @@ rule errors:
     params:
         job=lambda w: job_argument(PLAN, errors_cell(w)[1].errors),
     resources:
-        mem_mb=lambda w, attempt: 1000 * attempt,
+        mem_mb=lambda w, attempt: memory(1000, attempt),
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/errors/{{problem}}/{{estimator}}~{{made_by}}.log",
@@ -32,7 +32,7 @@ rule rates:
         job=lambda w: job_argument(PLAN, PLAN.rates_of(w.problem, w.made_by).rates),
         code=lambda w: PLAN.rates_of(w.problem, w.made_by).rates["sources"],
     resources:
-        mem_mb=lambda w, attempt: 1000 * attempt,
+        mem_mb=lambda w, attempt: memory(1000, attempt),
         runtime=lambda w, attempt: 10 * attempt,
     log:
         f"{LOGS}/rates/{{problem}}~{{made_by}}.log",

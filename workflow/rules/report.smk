@@ -44,7 +44,7 @@ rule tables:
         folder=lambda w, output: str(Path(output[0]).parent),
         code=PLAN.summary["digest"],
     resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
+        mem_mb=lambda w, attempt: memory(2000, attempt),
         runtime=lambda w, attempt: 20 * attempt,
     localrule: True
     log:
@@ -73,7 +73,7 @@ rule report:
         folder=lambda w, output: str(Path(output[0]).parent),
         code=PLAN.report_digest,
     resources:
-        mem_mb=lambda w, attempt: 2000 * attempt,
+        mem_mb=lambda w, attempt: memory(2000, attempt),
         runtime=lambda w, attempt: 20 * attempt,
     localrule: True
     log:

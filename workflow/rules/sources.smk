@@ -35,8 +35,9 @@ for SOURCE in PLAN.sources.values():
             job=job_argument(PLAN, SOURCE.job_of_layers),
             token=retry_token(Path(SOURCE.path)),
         resources:
-            mem_mb=lambda w, attempt, mib=SOURCE.memory_mib: mib * attempt,
+            mem_mb=lambda w, attempt, mib=SOURCE.memory_mib: memory(mib, attempt),
             runtime=lambda w, attempt: 60 * attempt,
+            attempt=lambda w, attempt: attempt,
         log:
             f"logs/pool/{SOURCE.name}.log",
         benchmark:
@@ -44,5 +45,6 @@ for SOURCE in PLAN.sources.values():
         conda:
             "../../envs/models.yaml"
         shell:
-            "exec python -m tsc_engine job pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
+            "exec python -m tsc_engine job --memory {resources.mem_mb} --minutes {resources.runtime}"
+            " --attempt {resources.attempt} pool --job {params.job:q} --model {input.model:q} --token {params.token:q}"
             " --output {output.record:q} --mark {output.mark:q} > {log:q} 2>&1"
