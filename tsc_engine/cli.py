@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,7 @@ def main() -> None:
     \u0008
     Examples:
       snakemake --cores all                 run the default study
+      tsc run studies/smoke.yaml            run another one; --retry-failed tries failures again
       tsc validate studies/smoke.yaml       check a study before running it
       tsc fetch studies/llm.yaml            fetch its models and texts beforehand
       tsc plan studies/smoke.yaml           say what it will take: jobs, time, memory, disk
@@ -390,29 +392,130 @@ def schema(output: Path | None) -> None:
 @main.command()
 @_STUDY
 @click.option("--stale", is_flag=True, help="remove results that the study no longer refers to")
+@click.option(
+    "--failed", is_flag=True, help="remove recorded failures, so that the next run tries again"
+)
 @click.option("--dry-run", "-n", is_flag=True, help="list them only")
-def clean(study: Path, stale: bool, dry_run: bool) -> None:
-    """Remove results that nothing refers to, and left-overs of killed jobs."""
-    if not stale:
-        raise click.UsageError("say --stale: nothing else is removed by this command")
+def clean(study: Path, stale: bool, failed: bool, dry_run: bool) -> None:
+    """Remove results that nothing refers to, left-overs of killed jobs, or recorded failures.
+
+    Failures are estimates, limits, models, pools, pictures and experiments with the outcome failed,
+    out-of-memory or timeout; what was made from them goes with them.
+    """
+    if not stale and not failed:
+        raise click.UsageError("say --stale or --failed: nothing else is removed by this command")
     from tsc_engine.runs import lock
 
     plan = _plan(study)
-    kept = plan.files()
     folder = Path(plan.results)
     if not folder.is_dir():
         _stop(f"{folder}: there are no results of this study", 1)
     lock(folder)
+    if failed:
+        _remove_failures(plan, dry_run)
+    if stale:
+        _remove_stale(plan, dry_run)
+
+
+def _remove_stale(plan: Plan, dry_run: bool) -> None:
+    kept = plan.files()
     removed = 0
     parts = ("limits", "estimates", "precision", "errors", "rates", "budgets", "pictures")
     for part in (*parts, "downstream", "plans"):
-        for path in sorted((folder / part).rglob("*")):
+        for path in sorted(Path(plan.results, part).rglob("*")):
             if path.is_file() and path.as_posix() not in kept:
                 click.echo(path)
                 removed += 1
                 if not dry_run:
                     path.unlink()
     click.echo(f"{removed} files {'would be ' if dry_run else ''}removed")
+
+
+def _remove_failures(plan: Plan, dry_run: bool) -> None:
+    from tsc_engine.failures import MADE, recorded_failures
+
+    found = recorded_failures(plan)
+    for path, outcome in found:
+        click.echo(f"{path}  ({outcome})")
+        if not dry_run:
+            Path(path).unlink(missing_ok=True)
+    failures = sum(outcome != MADE for _, outcome in found)
+    click.echo(
+        f"{failures} recorded failures and {len(found) - failures} files made from them "
+        f"{'would be ' if dry_run else ''}removed"
+    )
+
+
+#: Arguments of Snakemake that say by themselves how many jobs run at a time, or where; or that
+#: nothing is to be done.
+_OWN_CORES = re.compile(
+    r"--(cores|jobs|profile|workflow-profile|executor)(=.*)?|-[cj]([0-9]+|all)?|-e"
+)
+_DRY_RUN = re.compile(r"--dry-?r?u?n?|-[a-zA-Z]*n[a-zA-Z]*")
+
+
+class PassingOn(click.Command):
+    """Keeps what follows ``--`` apart, for another program."""
+
+    #: Where it is kept in the context.
+    KEY = "tsc_engine.passed_on"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before ``--``."""
+        own = args.index("--") if "--" in args else len(args)
+        ctx.meta[self.KEY] = args[own + 1 :]
+        return super().parse_args(ctx, args[:own])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Say that there may be more."""
+        return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE ARGUMENTS...]"]
+
+
+@main.command(name="run", cls=PassingOn)
+@click.argument("study", type=click.Path(path_type=Path), required=False)
+@click.option("--cores", help="cores of this machine to use  [default: all]")
+@click.option("--retry-failed", is_flag=True, help="first remove recorded failures: try them again")
+@click.pass_context
+def run_study(
+    ctx: click.Context, study: Path | None, cores: str | None, retry_failed: bool
+) -> None:
+    """Run a study with Snakemake; what follows -- is passed on to it.
+
+    Without a study that of config.yaml is run. The folder that this is started in gets the results.
+    The exit code is Snakemake's, and 2 if the study has faults.
+
+    \u0008
+    Examples:
+      tsc run studies/smoke.yaml --cores 2
+      tsc run studies/paper.yaml --retry-failed -- --workflow-profile profiles/slurm
+    """
+    import importlib.util
+    import os
+
+    import tsc_engine
+
+    home = Path(tsc_engine.__file__).resolve().parent.parent
+    snakefile = home / "Snakefile"
+    if not snakefile.is_file() or importlib.util.find_spec("snakemake") is None:
+        _stop("there is no Snakefile beside the engine, or no Snakemake: run a clone's engine", 1)
+    if study is None:
+        study = Path("config.yaml") if Path("config.yaml").is_file() else home / "config.yaml"
+    if not study.is_file():
+        _stop(f"{study}: there is no such study", BAD_INPUT)
+    plan = _plan(study)
+    arguments: list[str] = ctx.meta[PassingOn.KEY]
+    if retry_failed and Path(plan.results).is_dir():
+        from tsc_engine.runs import lock
+
+        lock(Path(plan.results))
+        _remove_failures(plan, dry_run=any(map(_DRY_RUN.fullmatch, arguments)))
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(snakefile)]
+    command += ["--configfile", str(study)]
+    if cores is not None or not any(map(_OWN_CORES.fullmatch, arguments)):
+        command += ["--cores", cores or "all"]
+    sys.stdout.flush()
+    # The lock is given back by this and taken again by the run.
+    os.execv(sys.executable, [*command, *arguments])
 
 
 # -- one verb for each rule -----------------------------------------------------------------------
