@@ -45,6 +45,8 @@ def write_report(folder: Path, report: Path, figures: Path) -> None:
     The same files give the same bytes.
     """
     results = read_results(folder)
+    # A study in which everything failed has no figure, and still a folder for them.
+    figures.mkdir(parents=True, exist_ok=True)
     drawn = draw_study(
         results.summary,
         results.curves,

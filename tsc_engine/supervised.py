@@ -204,11 +204,11 @@ class JobLimits:
 
     @property
     def work_bytes(self) -> float | None:
-        """Memory that the work may use, bytes; at least half of the job's."""
+        """Memory that the work may use, bytes; at least an eighth of the job's."""
         if self.memory_mb is None:
             return None
         whole = 1e6 * self.memory_mb
-        return max(whole - self.overhead_mib * 2**20, whole / 2)
+        return max(whole - self.overhead_mib * 2**20, whole / 8)
 
     @property
     def deadline(self) -> float | None:
