@@ -149,7 +149,7 @@ def test_memory_and_tables_are_those_of_the_rules() -> None:
         "report": jobs_module.REPORT_MIB,
     }
     for rule, claim in claims.items():
-        found = re.search(r"mem_mb=lambda w, attempt: (\d+) \* attempt", rules[rule])
+        found = re.search(r"mem_mb=lambda w, attempt: memory\((\d+), attempt\)", rules[rule])
         assert found, rule
         assert int(found.group(1)) == claim, rule
     output = rules["tables"].split("output:")[1].split("params:")[0]
