@@ -20,10 +20,14 @@ import psutil
 import pytest
 from conftest import ROOT, TINY, Clone
 
+from tsc_engine.failures import MADE, recorded_failures
 from tsc_engine.jobs.computing import make_limit
+from tsc_engine.jobs.sources import retry_token
+from tsc_engine.jobs.stopped import record_pool
 from tsc_engine.plan import Plan
+from tsc_engine.precision import NOT_NEEDED
 from tsc_engine.process_tree import ProcessTree, kernel_kills, resident_bytes
-from tsc_engine.storage import read_record, write_record
+from tsc_engine.storage import Record, read_record, write_record
 from tsc_engine.study import load_study
 from tsc_engine.supervised import (
     ENFORCE_VARIABLE,
@@ -31,6 +35,7 @@ from tsc_engine.supervised import (
     RETRIES_VARIABLE,
     STARTED_VARIABLE,
     JobLimits,
+    Stopped,
     job_memory_mb,
     overhead_mib,
     share_limits,
@@ -724,3 +729,78 @@ def test_a_job_of_a_scheduler_keeps_its_limits(tmp_path: Path) -> None:
     third = job(2, **{STARTED_VARIABLE: repr(time.time() - 63 * 60)})
     assert third.returncode == 0, third.stdout + third.stderr
     assert read_record(clone.folder / path).outcome == "timeout"
+
+
+def test_failures_of_staged_cells_take_their_decisions_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = STUDY | {
+        "estimators": [{"name": "numpy_cpu"}, {"name": "numpy_cpu", "label": "good"}],
+        "plugin_folders": [],
+        "precision": {"target_half_width": 0.1, "stages": [8, 10, 12]},
+    }
+    del study["replicates"]  # type: ignore[attr-defined]
+    plan = Plan(load_study(study, tmp_path))
+    (planned,) = plan.problems
+    bad, good = planned.cells
+    assert [len(cell.stages) for cell in (bad, good)] == [3, 3]
+    about = {"replicates": [0, 1]}
+    for cell, outcome, cause in (
+        (bad, "timeout", "too long"),
+        (good, "ok", ""),
+    ):
+        paths = plan.estimate_paths(planned, cell)
+        reason = f"{outcome}: {cause}" if cause else "after 2 replicates all are narrow"
+        for index, path in enumerate(paths):
+            first = index == 0
+            record = Record(
+                "0" * 12, outcome if first else NOT_NEEDED, cause if first else reason, about=about
+            )
+            write_record(Path(path), record)
+        for stage in cell.stages[1:]:
+            assert stage.decision is not None
+            decision = Path(plan.decision_path(planned, cell, stage.decision))
+            decision.parent.mkdir(parents=True, exist_ok=True)
+            decision.write_text(json.dumps({"needed": False, "reason": reason}))
+        write_record(Path(plan.errors_path(planned, cell)), Record("0" * 12, outcome, cause))
+    write_record(Path(plan.limit_path(planned)), Record("0" * 12))
+    Path(plan.rates_path(planned)).parent.mkdir(parents=True)
+    Path(plan.rates_path(planned)).write_text("{}")
+    found = dict(recorded_failures(plan))
+    blocks = plan.estimate_paths(planned, bad)
+    decisions = [
+        plan.decision_path(planned, bad, stage.decision)
+        for stage in bad.stages
+        if stage.decision is not None
+    ]
+    made = [*blocks[1:], *decisions, plan.errors_path(planned, bad), plan.rates_path(planned)]
+    assert found == {blocks[0]: "timeout", **dict.fromkeys(made, MADE)}
+    # Damaged files are no failures, and say so themselves when they are read.
+    Path(blocks[0]).write_bytes(b"PK\x03\x04")
+    assert blocks[0] not in dict(recorded_failures(plan))
+
+
+def test_failed_sources_are_failures_with_their_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import yaml
+
+    monkeypatch.chdir(tmp_path)
+    plan = Plan(load_study(yaml.safe_load((ROOT / "studies/smoke.yaml").read_text())))
+    (source,) = plan.sources.values()
+    stopped = Stopped("out-of-memory", "memory limit of 3 MB reached", 1.0, 3.0)
+    record_pool(source.job_of_layers, "first", Path(source.path), Path(source.mark_path), stopped)
+    (model,) = plan.models()
+    Path(model).parent.mkdir(parents=True, exist_ok=True)
+    Path(model).write_text(json.dumps({"outcome": "ok", "cause": "", "token": "first"}))
+    found = {source.path: "out-of-memory", source.mark_path: MADE}
+    assert dict(recorded_failures(plan)) == found
+    # The problem of the pool takes it as a failure, with its cause.
+    planned = next(planned for planned in plan.problems if planned.source is not None)
+    output = tmp_path / "limit.npz"
+    make_limit(planned.limit, output)
+    record = read_record(output)
+    assert (record.outcome, record.cause) == ("failed", stopped.cause)
+    # Another token: the next run tries again without being asked to.
+    assert retry_token(Path(source.path)) != "first"
