@@ -173,3 +173,26 @@ def test_lock_satisfies_the_ranges_of_the_project() -> None:
 def test_snakemake_lint(clone: Clone) -> None:
     done = clone.snakemake("--lint", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_part_of_a_site_in_the_slurm_profile_is_right(tmp_path: Path) -> None:
+    """Every line of it, uncommented, is taken by Snakemake and reaches the jobs."""
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    text = (ROOT / "profiles/slurm/profile.yaml").read_text()
+    shipped, site = text.split("# ---- your site")
+    profile = tmp_path / "profile.yaml"
+    lines = site.splitlines()
+    options = [line[2:] for line in lines if re.match(r"# +[a-z_]+(-[a-z]+)*:( |$)", line)]
+    assert len(options) == 11
+    profile.write_text(shipped.replace("executor: slurm", "") + "\n".join(options) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--workflow-profile", str(tmp_path)]
+        + ["--configfile", str(ROOT / "studies/smoke.yaml"), "--directory", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert "slurm_account=my_account" in said
+    assert "slurm_partition=main" in said
