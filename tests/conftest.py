@@ -140,6 +140,13 @@ class Clone:
         return {rule: int(count) for rule, count in rows}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def trusted_plugins(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let studies of tests name plugin folders of tests by their whole paths."""
+    trusted = (tmp_path_factory.getbasetemp().resolve(), ROOT / "tests")
+    os.environ["TSC_TRUST_PLUGINS"] = os.pathsep.join(map(str, trusted))
+
+
 @pytest.fixture(scope="session")
 def tiny_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone in which the tiny study has been run; copy it before changing it."""

@@ -28,7 +28,8 @@ class CoveringOptions(Options):
     """One picture: tokens of a layer in two dimensions, with samples of a few sizes."""
 
     group: str = Field(
-        pattern=r"^[a-z][a-z0-9_]*$", description="name of a group of the study whose law is a pool"
+        pattern=r"^[a-z][a-z0-9_]{0,63}$",
+        description="name of a group of the study whose law is a pool",
     )
     layer: Index = Field(description="layer whose inputs are drawn, from 0")
     method: Literal["tsne", "pca"] = Field(

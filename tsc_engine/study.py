@@ -35,15 +35,19 @@ from tsc_engine.models.fingerprint import fingerprint
 from tsc_engine.models.local import find_local
 from tsc_engine.models.options import ModelOptions
 from tsc_engine.options import Count, Index, Options, Positive, Real, no_bool
+from tsc_engine.plugin_folders import fault_of_folder, say_what_is_run
 from tsc_engine.plugins import Registry, load
+from tsc_engine.printable import printable
 from tsc_engine.sizes import Sizes, increasing
+from tsc_engine.study_size import fault_of_size
 from tsc_engine.temperatures import InverseTemperatures
 from tsc_engine.texts.documents import SourceUnavailable
 from tsc_engine.texts.options import TextOptions
 from tsc_engine.texts.options import faults as text_faults
 from tsc_engine.texts.options import resolved as resolved_text
 
-NAME = r"^[a-z][a-z0-9_]*$"
+#: Names become parts of paths, and file systems take 255 bytes in one.
+NAME = r"^[a-z][a-z0-9_]{0,63}$"
 Replicates = Annotated[Count, Field(le=10**6)]
 #: Replicates of the first stage of a wanted precision: fewer have no interval to judge by.
 LEAST_STAGE = 8
@@ -264,7 +268,11 @@ class Study(Options):
     texts: dict[Annotated[str, Field(pattern=NAME)], TextOptions] = Field(default_factory=dict)
     rates: Rates = Field(default_factory=Rates)
     plugin_folders: list[str] = Field(
-        default_factory=list, description="further folders with plugins, relative to the run"
+        default_factory=list,
+        description=(
+            "further folders with plugins, below the folder of the run (their code is run; "
+            "TSC_TRUST_PLUGINS allows others)"
+        ),
     )
 
     @model_validator(mode="after")
@@ -299,7 +307,9 @@ class Fault:
         except (TypeError, ValueError):
             text = repr(self.value)
         shown = text if len(text) <= 60 else text[:57] + "..."
-        return f"{self.path}: {shown}, {self.message}"
+        path = self.path if len(self.path) <= 120 else self.path[:117] + "..."
+        # Keys and names are a stranger's as well.
+        return printable(f"{path}: {shown}, {self.message}")
 
 
 class StudyFaults(ValueError):
@@ -818,7 +828,8 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
     config : mapping
         The study; unknown keys are faults.
     folder : Path
-        What ``plugin_folders`` are relative to.
+        What ``plugin_folders`` are relative to. The code in those that are trusted is run, which
+        is said on standard error before (`tsc_engine.plugin_folders`).
 
     Returns
     -------
@@ -829,18 +840,22 @@ def load_study(config: Mapping[str, Any], folder: Path = Path()) -> CheckedStudy
     StudyFaults
         With every fault that could be found.
     """
+    too_much = fault_of_size(config)
+    if too_much is not None:
+        # Every fault is shown with its value, which nobody could write out here.
+        raise StudyFaults([Fault("study", None, too_much)])
     faults: list[Fault] = []
     plugin_folders = config.get("plugin_folders", [])
-    readable = isinstance(plugin_folders, list) and all(
-        isinstance(name, str) for name in plugin_folders
-    )
-    registry = load([folder / name for name in plugin_folders] if readable else [])
-    if readable:
-        faults.extend(
-            Fault(f"plugin_folders[{index}]", name, "an existing folder is expected")
-            for index, name in enumerate(plugin_folders)
-            if not (folder / name).is_dir()
-        )
+    named = plugin_folders if isinstance(plugin_folders, list) else []
+    trusted = []
+    for index, name in enumerate(named):
+        message = fault_of_folder(name, folder) if isinstance(name, str) else None
+        if message is not None:
+            faults.append(Fault(f"plugin_folders[{index}]", name, message))
+        elif isinstance(name, str):
+            trusted.append(folder / name)
+    say_what_is_run(trusted)
+    registry = load(trusted)
     readable_parts = _Readable.of(config)
     study: Study | None = None
     try:

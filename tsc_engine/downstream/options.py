@@ -13,7 +13,7 @@ from tsc_engine.sizes import Sizes, increasing
 Task = Literal["article_probe", "classification", "perplexity"]
 Sampler = Literal["iid", "without_replacement"]
 
-_NAME = r"^[a-z][a-z0-9_]*$"
+_NAME = r"^[a-z][a-z0-9_]{0,63}$"
 #: Articles of a probe, and training passages of each, where a study does not say.
 ARTICLES, TRAINING_PASSAGES = 12, 8
 #: The keys that a task needs, and those that it may have; the others are faults.
@@ -28,7 +28,11 @@ _TASK_KEYS = ("text", "dataset", "articles", "training_passages", "keep_special"
 class LabelledDataset(Options):
     """A labelled data set of the Hugging Face hub, or a local folder in one of its forms."""
 
-    id: str = Field(min_length=1, description="owner/name on the hub, or a local folder")
+    id: str = Field(
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        max_length=1000,
+        description="owner/name on the hub, or a local folder",
+    )
     revision: str = Field(
         min_length=1,
         description="commit, tag or branch; only a commit pins the rows (of a folder: any word)",
@@ -55,12 +59,15 @@ class LabelledDataset(Options):
         Raises
         ------
         ValueError
-            The local folder holds no file, or one that cannot be read.
+            The id is none, or the local folder holds no file, or one that cannot be read.
         """
         from tsc_engine.texts.checksums import files_sha256
         from tsc_engine.texts.documents import SourceUnavailable
-        from tsc_engine.texts.hub_dataset import local_files
+        from tsc_engine.texts.hub_dataset import fault_of_id, local_files
 
+        message = fault_of_id(self.id, folder)
+        if message is not None:
+            raise ValueError(f"dataset.id: {message}")
         found = self.model_dump(mode="json", exclude_none=True)
         if (folder / self.id).is_dir():
             paths = local_files(folder / self.id)

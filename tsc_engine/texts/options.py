@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,11 +20,10 @@ from tsc_engine.options import Count, Index, Options, Positive
 from tsc_engine.texts.checksums import files_sha256
 from tsc_engine.texts.documents import SourceUnavailable
 from tsc_engine.texts.files import LINES, WHOLE, suffix
-from tsc_engine.texts.hub_dataset import local_files
+from tsc_engine.texts.hub_dataset import fault_of_id, local_files
 
-_NAME = r"^[a-z][a-z0-9_]*$"
+_NAME = r"^[a-z][a-z0-9_]{0,63}$"
 _SHA256 = r"^[0-9a-f]{64}$"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 #: Local files up to this many bytes are read while a study is planned if it states no checksum.
 LARGEST_UNSTATED = 256 * 2**20
 #: A part of a mixture with a smaller share would hardly ever have a turn.
@@ -38,7 +36,10 @@ _EXCERPT = {
     "sha256": "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d",
 }
 
-_Paths = Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+#: Without control characters: what is said of a path stands in logs.
+_PATH = r"^[^\x00-\x1f\x7f]+$"
+_Path = Annotated[str, Field(pattern=_PATH, max_length=1000)]
+_Paths = Annotated[list[_Path], Field(min_length=1)]
 #: Path below ``texts.NAME``, value, and what is allowed.
 TextFault = tuple[str, Any, str]
 
@@ -57,7 +58,10 @@ class WikipediaDump(Options):
         description="file inside the package; of gensim, its excerpt of the English Wikipedia",
     )
     path: str | None = Field(
-        None, min_length=1, description="a local dump (.bz2), relative to the run"
+        None,
+        pattern=_PATH,
+        max_length=1000,
+        description="a local dump (.bz2), relative to the run",
     )
     sha256: str | None = Field(
         None, pattern=_SHA256, description="sha256 of the file; may be left out beside `path`"
@@ -114,7 +118,9 @@ class Files(Options):
 class HubDataset(Options):
     """A data set of the Hugging Face hub, or a local folder in one of its forms; streamed."""
 
-    id: str = Field(min_length=1, description="owner/name on the hub, or a local folder")
+    id: str = Field(
+        pattern=_PATH, max_length=1000, description="owner/name on the hub, or a local folder"
+    )
     revision: str = Field(
         min_length=1,
         description="commit, tag or branch; only a commit pins the rows (of a folder: any word)",
@@ -438,5 +444,6 @@ def _source_faults(text: TextOptions, folder: Path) -> Iterator[TextFault]:
             yield from missing(at, path)
     if text.hub_dataset is not None:
         identity = text.hub_dataset.id
-        if not (folder / identity).is_dir() and not _HUB_ID.fullmatch(identity):
-            yield "hub_dataset.id", identity, "owner/name or an existing folder is expected"
+        no_id = fault_of_id(identity, folder)
+        if no_id is not None:
+            yield "hub_dataset.id", identity, no_id

@@ -6,6 +6,7 @@ Not done: dumps in other compressions, and revisions of a page other than the fi
 from __future__ import annotations
 
 import bz2
+import io
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,37 @@ from tsc_engine.texts.packaged import packaged_file
 
 _REDIRECT = re.compile(r"\s*#redirect\b", re.IGNORECASE)
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+#: Bytes of a dump that always pass, and beyond them how often the compressed bytes read so far may
+#: be written out: MediaWiki's XML shrinks by four to ten, a file made to fill the memory by 1e5.
+FREE_BYTES, LARGEST_RATIO = 64 * 2**20, 100
+
+
+class _Bounded(io.RawIOBase):
+    """A decompressed dump that ends with an error where it is nearly nothing but repetition."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._text = bz2.BZ2File(self._file)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        # Nobody needs all of it at once.
+        found = self._text.read(min(size, 2**20) if size >= 0 else 2**20)
+        if self._text.tell() > max(FREE_BYTES, LARGEST_RATIO * self._file.tell()):
+            raise _Damaged(f"it unpacks to more than {LARGEST_RATIO} times its size")
+        return found
+
+    def rewind(self) -> None:
+        self._text.seek(0)
+
+    def close(self) -> None:
+        self._text.close()
+        self._file.close()
+        super().close()
 
 
 class _Damaged(Exception):
@@ -35,11 +67,11 @@ def _articles(path: Path) -> Iterator[Document]:
         return bool(text) and not redirect and not _REDIRECT.match(text or "")
 
     try:
-        with bz2.open(path, "rb") as stream:
+        with _Bounded(path) as stream:
             # gensim does not pass on what the root says; the first event is within 64 KiB.
             _, root = next(iterparse(stream, events=("start",)))
             language = root.get(_LANGUAGE)
-            stream.seek(0)
+            stream.rewind()
             for title, markup, _ in extract_pages(stream, ("0",), is_article):
                 text = plain_text(markup)
                 if text:

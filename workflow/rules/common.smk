@@ -8,6 +8,13 @@ ENGINE = str(workflow.basedir)
 if Path(ENGINE, "tsc_engine").is_dir():
     sys.path.insert(0, ENGINE)
 
+from tsc_engine.study_files import refuse_programs
+
+# Snakemake runs Python that it finds in a study; those named on the command line it has read before
+# this line, which is why `tsc run` looks first.
+for named in workflow.configfiles or ["config.yaml"]:
+    refuse_programs(Path(named))
+
 if not workflow.configfiles:
 
     configfile: "config.yaml" if Path("config.yaml").is_file() else f"{ENGINE}/config.yaml"
