@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from tsc_engine.local_paths import LocalPath
 from tsc_engine.options import Count, Options
 from tsc_engine.sizes import Sizes, increasing
 
@@ -28,9 +29,7 @@ _TASK_KEYS = ("text", "dataset", "articles", "training_passages", "keep_special"
 class LabelledDataset(Options):
     """A labelled data set of the Hugging Face hub, or a local folder in one of its forms."""
 
-    id: str = Field(
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        max_length=1000,
+    id: LocalPath = Field(
         description="owner/name on the hub, or a local folder",
     )
     revision: str = Field(

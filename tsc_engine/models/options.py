@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, model_validator
 
+from tsc_engine.local_paths import LocalPath
 from tsc_engine.options import Count, Extent, Options
 
 __all__ = ["ModelOptions"]
@@ -64,10 +65,8 @@ class ModelOptions(Options):
         max_length=200,
         description="commit, tag or branch on the hub; only a commit pins the weights",
     )
-    path: str | None = Field(
+    path: LocalPath | None = Field(
         None,
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        max_length=1000,
         description="folder of a model, or a .gguf file; relative to where the study runs",
     )
     layers: Extent = Field(description="number of layers; checked against the model")

@@ -21,37 +21,10 @@ from tsc_engine.texts.kept import kept_documents, kept_path
 _WITHOUT_SCRIPTS = 4
 #: Names that the library takes for one of its own readers, which then looks for files in the folder
 #: of the run; some of them have been able to read pickles.
-_READERS = frozenset(
-    [
-        "arrow",
-        "audiofolder",
-        "cache",
-        "conll",
-        "csv",
-        "eval",
-        "fasta",
-        "fastq",
-        "generator",
-        "harbor",
-        "hdf5",
-        "iceberg",
-        "imagefolder",
-        "json",
-        "lance",
-        "meshfolder",
-        "niftifolder",
-        "pandas",
-        "parquet",
-        "pdffolder",
-        "spark",
-        "sql",
-        "text",
-        "tsfile",
-        "videofolder",
-        "vortex",
-        "webdataset",
-        "xml",
-    ]
+_READERS = re.compile(
+    "arrow|audiofolder|cache|conll|csv|eval|fasta|fastq|genbank|generator|harbor|hdf5|iceberg"
+    "|imagefolder|json|lance|meshfolder|mmcif|niftifolder|pandas|parquet|pdb|pdffolder|spark|sql"
+    "|text|tsfile|videofolder|vortex|webdataset|xml"
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _INSTALL = 'pip install "token-sample-complexity[hub]"'
@@ -68,7 +41,7 @@ def fault_of_id(identity: str, folder: Path) -> str | None:
     folder : Path
         Folder that paths are relative to.
     """
-    if identity.lower() in _READERS:
+    if _READERS.fullmatch(identity.lower()):
         return f"the name of a file format; a local folder of this name is ./{identity}"
     if not (folder / identity).is_dir() and not _HUB_ID.fullmatch(identity):
         return "owner/name or an existing folder is expected"

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tsc_engine.local_paths import LocalPath
 from tsc_engine.options import Count, Index, Options, Positive
 from tsc_engine.texts.checksums import files_sha256
 from tsc_engine.texts.documents import SourceUnavailable
@@ -36,10 +37,7 @@ _EXCERPT = {
     "sha256": "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d",
 }
 
-#: Without control characters: what is said of a path stands in logs.
-_PATH = r"^[^\x00-\x1f\x7f]+$"
-_Path = Annotated[str, Field(pattern=_PATH, max_length=1000)]
-_Paths = Annotated[list[_Path], Field(min_length=1)]
+_Paths = Annotated[list[LocalPath], Field(min_length=1)]
 #: Path below ``texts.NAME``, value, and what is allowed.
 TextFault = tuple[str, Any, str]
 
@@ -57,10 +55,8 @@ class WikipediaDump(Options):
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9._/-]*$",
         description="file inside the package; of gensim, its excerpt of the English Wikipedia",
     )
-    path: str | None = Field(
+    path: LocalPath | None = Field(
         None,
-        pattern=_PATH,
-        max_length=1000,
         description="a local dump (.bz2), relative to the run",
     )
     sha256: str | None = Field(
@@ -118,9 +114,7 @@ class Files(Options):
 class HubDataset(Options):
     """A data set of the Hugging Face hub, or a local folder in one of its forms; streamed."""
 
-    id: str = Field(
-        pattern=_PATH, max_length=1000, description="owner/name on the hub, or a local folder"
-    )
+    id: LocalPath = Field(description="owner/name on the hub, or a local folder")
     revision: str = Field(
         min_length=1,
         description="commit, tag or branch; only a commit pins the rows (of a folder: any word)",
