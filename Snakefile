@@ -27,6 +27,7 @@ include: "workflow/rules/budgets.smk"
 include: "workflow/rules/downstream.smk"
 include: "workflow/rules/pictures.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/cache.smk"
 
 
 rule all:

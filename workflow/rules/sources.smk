@@ -32,7 +32,8 @@ for SOURCE in PLAN.sources.values():
             record=SOURCE.path,
             mark=SOURCE.mark_path,
         params:
-            job=job_argument(PLAN, SOURCE.job_of_layers),
+            # A function: Snakemake takes braces in a plain text for wildcards.
+            job=lambda w, source=SOURCE: job_argument(PLAN, source.job_of_layers),
             token=retry_token(Path(SOURCE.path)),
         resources:
             mem_mb=lambda w, attempt, mib=SOURCE.memory_mib: memory(mib, attempt),
