@@ -93,6 +93,7 @@ def main() -> None:
       tsc plan studies/smoke.yaml           say what it will take: jobs, time, memory, disk
       tsc predict studies/smoke.yaml        what theory says about it, at once
       tsc compare results/default old       which rates differ beyond noise
+      tsc merge results/default b/default   put results of two machines together
       tsc plugins                           list laws and estimators, good and broken
     """
 
@@ -333,6 +334,38 @@ def compare(
     else:
         click.echo(text_of(found, everything))
     if fail_on_difference and found.differs:
+        raise SystemExit(1)
+
+
+@main.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--into", type=click.Path(path_type=Path), help="the folder that gets all  [default: A]"
+)
+def merge(folders: tuple[Path, ...], into: Path | None) -> None:
+    """Merge results of several machines: what is missing is copied, nothing is overwritten.
+
+    FOLDERS are A B …, all of one study (results/<study>) or all of several (results); pools of real
+    models beside them are merged too. Results of one address that differ by more than rounding are
+    reported as conflicts and left as they are, damaged and foreign files are named and not taken:
+    exit code 1. Run the study again afterwards: it makes the tables and the report only.
+
+    \u0008
+    Examples:
+      tsc merge results/default /mnt/b/results/default
+      tsc merge a/results b/results --into results
+    """
+    from tsc_engine.merging import NotMergeable, text_of
+    from tsc_engine.merging import merge as merge_folders
+
+    if into is None and len(folders) < 2:
+        raise click.UsageError("give two folders, or one and --into")
+    try:
+        found = merge_folders(folders, folders[0] if into is None else into)
+    except NotMergeable as error:
+        _stop(str(error), BAD_INPUT)
+    click.echo(text_of(found))
+    if any(one.conflicts or one.refused for one in found):
         raise SystemExit(1)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,16 @@ def lock(folder: Path) -> None:
     os.ftruncate(descriptor, 0)
     os.write(descriptor, str(os.getpid()).encode())
     _held.append(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Have the folder for this process within a block; see `lock`."""
+    lock(folder)
+    try:
+        yield
+    finally:
+        os.close(_held.pop())
 
 
 def warnings(plan: Plan) -> list[str]:
