@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,9 +36,13 @@ class Commands(click.Group):
         except click.exceptions.Exit:
             # Its own way to end, as after --help: no error, though it is a RuntimeError.
             raise
+        except (click.ClickException, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            _stop("interrupted", 130)
         except OSError as error:
-            _stop(f"{type(error).__name__}: {error}", 1)
-        except (RuntimeError, ValueError) as error:
+            _stop(_sentence(error), 1)
+        except Exception as error:
             # Imported only now: a verb sets thread counts before NumPy is loaded.
             from tsc_engine.digests import StaleSources
             from tsc_engine.storage import BadRecord
@@ -46,9 +51,23 @@ class Commands(click.Group):
 
             if isinstance(error, StudyFaults):
                 _stop(str(error), BAD_INPUT)
-            if isinstance(error, StaleSources | BadRecord | AskForMore):
-                _stop(str(error), 1)
-            raise
+            if not isinstance(error, StaleSources | BadRecord | AskForMore):
+                # Nobody expected it: where it happened first, then, in the last line, what it was.
+                traceback.print_exc()
+                _stop(f"failed: {_sentence(error)}", 1)
+            _stop(" ".join(str(error).split()), 1)
+
+
+def _sentence(error: Exception) -> str:
+    """Return the cause of a failure in one line."""
+    from tsc_engine.storage import cause_of
+
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"the Python module {error.name} is not installed ({type(error).__name__})"
+    if isinstance(error, MemoryError):
+        return f"out of memory ({cause_of(error)})"
+    said = " ".join(cause_of(error).split())
+    return said.removesuffix(":")
 
 
 def _stop(message: str, code: int) -> NoReturn:

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from tsc_engine.supervision import PLUGINS_VARIABLE, RUN_VARIABLE
 
 if TYPE_CHECKING:
     from tsc_engine.plan import Job, Plan
+    from tsc_engine.run_record import RunRecord, WantedJob
 
 #: Characters of a job that are passed on a command line; Linux takes 128 KiB in one argument.
 LONGEST_ARGUMENT = 32_000
@@ -28,6 +29,9 @@ _held: list[int] = []
 
 #: What ends the lines about the progress of a run.
 _followed: list[Callable[[], None]] = []
+
+#: Records of runs that are not over.
+_recorded: list[RunRecord] = []
 
 
 def share_environment(engine: str | None) -> None:
@@ -107,7 +111,12 @@ def warnings(plan: Plan) -> list[str]:
     return found
 
 
-def begin(plan: Plan, making: Callable[[], Iterable[str]] | None = None) -> None:
+def begin(
+    plan: Plan,
+    making: Callable[[], Iterable[str]] | None = None,
+    jobs: Callable[[], Sequence[WantedJob]] | None = None,
+    study_file: str | None = None,
+) -> None:
     """Begin a run: lock its folder, write jobs too long for a command, and follow its progress.
 
     Parameters
@@ -115,6 +124,10 @@ def begin(plan: Plan, making: Callable[[], Iterable[str]] | None = None) -> None
     plan : Plan
     making : callable, optional
         Returns the paths that the run makes; if not given, those of jobs that are not done.
+    jobs : callable, optional
+        Returns the jobs of the run, for its record (`tsc_engine.run_record`).
+    study_file : str, optional
+        File of the study, for the commands that the end of the run proposes.
 
     Raises
     ------
@@ -131,12 +144,50 @@ def begin(plan: Plan, making: Callable[[], Iterable[str]] | None = None) -> None
         needed = job is plan.summary or len(text) >= LONGEST_ARGUMENT
         if needed and not (path.is_file() and path.read_text() == text):
             write_text(path, text)
+    _begin_record(plan, jobs, study_file)
     from tsc_engine.progress import follow_run
 
     _followed.append(follow_run(plan, making))
 
 
-def end() -> None:
-    """End the lines about the progress of the runs of this process."""
+def _begin_record(
+    plan: Plan, jobs: Callable[[], Sequence[WantedJob]] | None, study_file: str | None
+) -> None:
+    from tsc_engine.run_record import RunRecord, read_run
+
+    try:
+        before = read_run(Path(plan.results))
+        # This process has the lock: a run that says that it is running is one that was killed.
+        if before is not None and before["state"] in ("running", "killed"):
+            print(
+                f"the last run of this study (process {before['process']} on {before['host']}, "
+                f"started {before['started']}) was killed: going on from what it left",
+                file=sys.stderr,
+            )
+        record = RunRecord(plan, list(jobs()) if jobs is not None else [], study_file)
+        record.begin()
+    except Exception as error:
+        # A record that cannot be written is no reason to compute nothing.
+        print(f"warning: this run has no record of its end: {error}", file=sys.stderr)
+        return
+    _recorded.append(record)
+
+
+def end(succeeded: bool | None = None) -> None:
+    """End the lines about the progress of the runs of this process, and say what they did.
+
+    Parameters
+    ----------
+    succeeded : bool, optional
+        As Snakemake says; if not given, nothing is said and recorded.
+    """
     while _followed:
         _followed.pop()()
+    while _recorded:
+        record = _recorded.pop()
+        if succeeded is None:
+            continue
+        try:
+            print(record.end(succeeded), flush=True)
+        except Exception as error:
+            print(f"warning: the record of this run is not whole: {error}", file=sys.stderr)

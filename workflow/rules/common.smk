@@ -25,6 +25,7 @@ from snakemake.exceptions import WorkflowError
 from tsc_engine.identity import canonical_json
 from tsc_engine.jobs.sources import retry_token
 from tsc_engine.plan import Plan
+from tsc_engine.run_record import WantedJob
 from tsc_engine.runs import (
     begin,
     end,
@@ -110,19 +111,38 @@ def outputs_to_make():
     return [str(path) for job in workflow.dag.needrun_jobs() for path in job.output]
 
 
+def outcome_of(job):
+    """What became of a job, when the run is over: Snakemake's own objects say it."""
+    if workflow.dag.finished(job):
+        return "done"
+    return "failed" if job in workflow.scheduler.failed else "not started"
+
+
+def jobs_to_do():
+    """The jobs of this run, for its record."""
+    return [
+        WantedJob(
+            job.rule.name,
+            str(next(iter(job.output), "")),
+            lambda job=job: str(next(iter(job.log), "")),
+            lambda job=job: outcome_of(job),
+        )
+        for job in workflow.dag.needrun_jobs()
+    ]
+
+
 onstart:
     share_retries(workflow.execution_settings.retries)
     try:
-        begin(PLAN, outputs_to_make)
+        begin(PLAN, outputs_to_make, jobs_to_do, next(map(str, workflow.configfiles), None))
     except BlockingIOError as taken:
         raise WorkflowError(str(taken))
 
 
 onsuccess:
-    end()
+    end(succeeded=True)
     print(f"The report is {RESULTS}/report.html")
 
 
 onerror:
-    end()
-    print("Some jobs failed: the last line of each log says why. Run the same command again to go on.")
+    end(succeeded=False)
