@@ -469,9 +469,9 @@ def test_a_job_on_a_terminal_shows_where_it_is(tmp_path: Path) -> None:
     states = shown.removesuffix("\r\n").split("\r")
     assert states[0] == ""
     assert max(map(len, states)) <= 98
-    line = r"\d of 8 replicates(, next 2 at \d+% \(\d of 2 sizes\))?, [\d.]+ [GM] pairs/s, .*"
+    line = r"\d of 8 replicates(, next 2 at \d+% \(\d of 2 sizes\))?, [\d.]+ [kGM] pairs/s, .*"
     assert [state for state in states[1:] if not re.fullmatch(line, state)] == []
-    assert re.fullmatch(r"8 of 8 replicates, [\d.]+ [GM] pairs/s, \d+ s elapsed *", states[-1])
+    assert re.fullmatch(r"8 of 8 replicates, [\d.]+ [kGM] pairs/s, \d+ s elapsed *", states[-1])
 
 
 def test_a_job_in_a_log_says_where_it_is(tmp_path: Path) -> None:
