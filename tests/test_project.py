@@ -186,8 +186,10 @@ def test_the_part_of_a_site_in_the_slurm_profile_is_right(tmp_path: Path) -> Non
     assert len(options) == 11
     profile.write_text(shipped.replace("executor: slurm", "") + "\n".join(options) + "\n")
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "-n", "--workflow-profile", str(tmp_path)]
-        + ["--configfile", str(ROOT / "studies/smoke.yaml"), "--directory", str(tmp_path)],
+        [
+            *(sys.executable, "-m", "snakemake", "-n", "--workflow-profile", str(tmp_path)),
+            *("--configfile", str(ROOT / "studies/smoke.yaml"), "--directory", str(tmp_path)),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
