@@ -968,6 +968,25 @@ class Plan:
         others = budgets + downstream + len(self.pictures) + len(self.sources) + len(models)
         return per_problem + others + 5
 
+    def jobs_in_blocks(self, replicates: int) -> int:
+        """Return the number of jobs if blocks held at least so many replicates."""
+        fewer = 0
+        for planned in self.problems:
+            for cell in planned.cells:
+                for stage in cell.stages:
+                    wanted = sum(last - first + 1 for first, last in stage.blocks)
+                    largest = max(last - first + 1 for first, last in stage.blocks)
+                    fewer += len(stage.blocks) - -(-wanted // max(replicates, largest))
+        return self.jobs() - fewer
+
+    def parts(self) -> int:
+        """Return into how many parts `--batch tables=` can divide a run: the inputs of the tables.
+
+        Its mark, the rates and budgets of each problem, pictures and downstream experiments.
+        """
+        budgets = len(self.budget_paths())
+        return 1 + len(self.problems) + budgets + len(self.pictures) + len(self.downstream)
+
     def files(self) -> set[str]:
         """Paths of every addressed result that the study refers to."""
         found = {f"{self.results}/plans/{self.summary['digest']}.json"}
