@@ -31,7 +31,7 @@ SOURCES_ONLY = frozenset({"gensim", "huggingface_hub", "safetensors", "transform
 NOT_CALLED: dict[str, frozenset[str]] = {
     "estimates.yaml": SOURCES_ONLY | {"pandas"},
     "models.yaml": frozenset(),
-    "report.yaml": SOURCES_ONLY | {"torch", "sklearn", "threadpoolctl"},
+    "report.yaml": frozenset({"gensim", "safetensors", "torch", "transformers"}),
 }
 #: The extra of the project that data sets of the hub need; it says so where it is missing.
 OPTIONAL = frozenset({"datasets"})
