@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -59,12 +60,15 @@ class Unbounded(_Demanding):
 
 
 class Slow(_Demanding):
-    """Needs more than a minute's job leaves to its work, and far less than one of two minutes."""
+    """Does not end the first time, as on a node that hangs, and at once the second time."""
 
     name = "slow"
 
     def take(self):
-        time.sleep(46)
+        seen = Path("slow.seen")
+        if not seen.exists():
+            seen.touch()
+            time.sleep(3600)
 
 
 class Endless(_Demanding):
