@@ -142,7 +142,7 @@ def _verbs() -> dict[str, set[str]]:
                 for node in ast.walk(function)
                 if isinstance(node, ast.ImportFrom) and node.module
             ]
-            roots = [engine_source(module) for module in (*modules, "supervised", "supervision")]
+            roots = [engine_source(module) for module in (*modules, "job_limits", "supervision")]
             closure = source_closure(roots)
             if "plugins.py" in closure:
                 closure |= source_closure(dispatched)

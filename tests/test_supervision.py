@@ -21,15 +21,7 @@ import pytest
 from conftest import ROOT, TINY, Clone
 
 from tsc_engine.failures import MADE, recorded_failures
-from tsc_engine.jobs.computing import make_limit
-from tsc_engine.jobs.sources import retry_token
-from tsc_engine.jobs.stopped import record_pool
-from tsc_engine.plan import Plan
-from tsc_engine.precision import NOT_NEEDED
-from tsc_engine.process_tree import ProcessTree, kernel_kills, resident_bytes
-from tsc_engine.storage import Record, read_record, write_record
-from tsc_engine.study import load_study
-from tsc_engine.supervised import (
+from tsc_engine.job_limits import (
     ENFORCE_VARIABLE,
     OVERHEAD_VARIABLE,
     RETRIES_VARIABLE,
@@ -40,6 +32,14 @@ from tsc_engine.supervised import (
     overhead_mib,
     share_limits,
 )
+from tsc_engine.jobs.computing import make_limit
+from tsc_engine.jobs.sources import retry_token
+from tsc_engine.jobs.stopped import record_pool
+from tsc_engine.plan import Plan
+from tsc_engine.precision import NOT_NEEDED
+from tsc_engine.process_tree import ProcessTree, kernel_kills, resident_bytes
+from tsc_engine.storage import Record, read_record, write_record
+from tsc_engine.study import load_study
 from tsc_engine.supervision import PLUGINS_VARIABLE, AskForMore
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits need /proc")

@@ -15,8 +15,8 @@ import click
 from tsc_engine import __version__
 
 if TYPE_CHECKING:
+    from tsc_engine.job_limits import JobLimits, Stopped
     from tsc_engine.plan import Plan
-    from tsc_engine.supervised import JobLimits, Stopped
 
 #: Exit code of a command whose input is wrong; 1 is a computation that failed.
 BAD_INPUT = 2
@@ -618,7 +618,7 @@ def job_group(
     """
     import gc
 
-    from tsc_engine.supervised import JobLimits
+    from tsc_engine.job_limits import JobLimits
     from tsc_engine.supervision import end_with_run
 
     # Importing a large library makes hundreds of thousands of objects that stay; looking through
@@ -634,7 +634,7 @@ def _supervise(*outputs: Path) -> Stopped | None:
 
     Called before anything large is imported: the work is done by a fork.
     """
-    from tsc_engine.supervised import supervised
+    from tsc_engine.job_limits import supervised
 
     ctx = click.get_current_context()
     return supervised(ctx.obj, outputs, records=ctx.info_name in _RECORDED)
@@ -648,7 +648,7 @@ def _may_retry() -> bool:
 
 def _fence(job: dict[str, Any]) -> None:
     """Refuse allocations far beyond the limit, but on a GPU: its driver maps more than it uses."""
-    from tsc_engine.supervised import fence_memory
+    from tsc_engine.job_limits import fence_memory
 
     if job.get("options", {}).get("device", "cpu") == "cpu":
         fence_memory(click.get_current_context().obj)

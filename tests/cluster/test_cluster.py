@@ -17,10 +17,10 @@ import yaml
 from conftest import ROOT, Clone
 from local_slurm import LocalSlurm, missing
 
+from tsc_engine.job_limits import job_memory_mb
 from tsc_engine.plan import Plan
 from tsc_engine.storage import read_record
 from tsc_engine.study import load_study
-from tsc_engine.supervised import job_memory_mb
 
 pytestmark = [
     pytest.mark.workflow,

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tsc_engine.job_limits import Stopped
 from tsc_engine.jobs import Job
 from tsc_engine.storage import Record, write_record, write_text
-from tsc_engine.supervised import Stopped
 
 
 def record_estimate(job: Job, first: int, last: int, output: Path, stopped: Stopped) -> None:

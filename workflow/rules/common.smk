@@ -35,7 +35,7 @@ from tsc_engine.runs import (
     share_plugin_folders,
 )
 from tsc_engine.study import load_study
-from tsc_engine.supervised import are_enforced, job_memory_mb, share_limits, share_retries
+from tsc_engine.job_limits import are_enforced, job_memory_mb, share_limits, share_retries
 
 share_environment(sys.path[0] if sys.path[0] == ENGINE else None)
 
