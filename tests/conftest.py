@@ -65,6 +65,20 @@ TINY = {
 }
 
 
+def tsc(
+    *arguments: str, folder: Path = ROOT, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line of the engine in a folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "tsc_engine", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
 class Clone:
     """A copy of the project in which Snakemake runs."""
 
@@ -116,6 +130,9 @@ class Clone:
         if check and done.returncode != 0:
             raise AssertionError(f"snakemake failed:\n{done.stdout}\n{done.stderr}")
         return done
+
+    def tsc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return tsc(*arguments, folder=self.folder, environment=self.environment)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start Snakemake in a process group of its own and leave it running."""

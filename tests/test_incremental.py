@@ -210,14 +210,9 @@ def test_results_of_another_study_are_kept_apart(clone: Clone) -> None:
 
 
 def test_stale_results_are_removed_on_request(clone: Clone) -> None:
-    import subprocess
-    import sys
-
     clone.write_study(_changed(replicates=2))
-    command = [sys.executable, "-m", "tsc_engine", "clean", "--stale", "study.yaml"]
-    done = subprocess.run(
-        command, cwd=clone.folder, env=clone.environment, capture_output=True, text=True, check=True
-    )
+    done = clone.tsc("clean", "--stale", "study.yaml")
+    assert done.returncode == 0, done.stderr
     estimates = list((clone.folder / "results/tiny/estimates").rglob("2-3.npz"))
     assert estimates == []
     assert len(list((clone.folder / "results/tiny/estimates").rglob("0-1.npz"))) == PROBLEMS

@@ -8,8 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import ROOT, TINY, Clone
+from conftest import ROOT, TINY, Clone, tsc
 
 from tsc_engine.errors import along
 from tsc_engine.jobs.analysis import make_decision, make_errors
@@ -504,13 +502,8 @@ def test_validate_says_what_the_stages_are(tmp_path: Path) -> None:
     study["problems"][1]["head"] = {"horizons": [1.0]}
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(study))
-    done = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "validate", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = tsc("validate", str(path))
+    assert done.returncode == 0, done.stderr
     fits, rounded = done.stdout.splitlines()[-2:]
     words = "replicates from 16 to 128 in 4 stages, until the half width of beta is at most 0.02"
     assert fits.endswith(words)
@@ -582,8 +575,7 @@ def test_another_target_decides_anew_and_computes_only_what_is_new(
     # The block of the second stage was known: it says when and how it was computed first.
     seconds = {read_record(path).about.get("seconds") for path in before} - {None}
     assert len([record for record in drawn if record.about["seconds"] in seconds]) == 1
-    command = [sys.executable, "-m", "tsc_engine", "clean", "--stale", "study.yaml"]
-    subprocess.run(command, cwd=clone.folder, env=clone.environment, check=True)
+    assert clone.tsc("clean", "--stale", "study.yaml").returncode == 0
     left = list((clone.folder / "results/tiny/precision").rglob("*.json"))
     assert len(left) == 2
     assert len(_estimates(clone)) == 4 + 1

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import Clone
+from conftest import Clone, tsc
 from tiny_models import WORDS, make_model
 
 pytestmark = pytest.mark.workflow
@@ -161,13 +161,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, one_torch_thread: None) -> Cl
     sha256 = wheel_of(make_model(folder / "bert", "bert"), shelf)
     study = clone.write_study(study_of(sha256))
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(shelf), "PIP_CONFIG_FILE": os.devnull}
-    fetched = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "fetch", study.name],
-        cwd=clone.folder,
-        env=clone.environment | pip,
-        capture_output=True,
-        text=True,
-    )
+    fetched = tsc("fetch", study.name, folder=clone.folder, environment=clone.environment | pip)
     assert fetched.returncode == 0, fetched.stderr
     assert "a-model-1.0" in fetched.stdout
     assert "llama" in fetched.stdout

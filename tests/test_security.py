@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, TINY, Clone
+from conftest import ROOT, TINY, Clone, tsc
 
 from tsc_engine import pools
 from tsc_engine.model_files import require_safetensors
@@ -561,6 +561,18 @@ def _harmless(study: dict[str, Any], folder: Path) -> str:
     return "planned"
 
 
+def _outcomes(cases: list[Callable[[str], dict[str, Any]]], folder: Path) -> dict[str, int]:
+    """Count what becomes of studies with hostile texts, each case a place for one.
+
+    Every text at every place would take minutes; each place has an eighth, in turn.
+    """
+    outcomes = {"refused": 0, "planned": 0}
+    for number, case in enumerate(cases):
+        for text in HOSTILE[number % 8 :: 8]:
+            outcomes[_harmless(case(text), folder)] += 1
+    return outcomes
+
+
 def test_hostile_texts_in_every_place_of_the_schema(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -575,11 +587,9 @@ def test_hostile_texts_in_every_place_of_the_schema(
     assert len(places) > 60
     cases = [(("schema", *way), _put(base, way, kind, "?")) for way, kind in places.items()]
     assert all(isinstance(study, dict) for _, study in cases)
-    outcomes = {"refused": 0, "planned": 0}
-    for number, (way, kind) in enumerate(places.items()):
-        # Every text at every place would take minutes; each place has an eighth, in turn.
-        for text in HOSTILE[number % 8 :: 8]:
-            outcomes[_harmless(_put(base, way, kind, text), tmp_path)] += 1
+    outcomes = _outcomes(
+        [lambda text, at=at: _put(base, *at, text) for at in places.items()], tmp_path
+    )
     assert outcomes["refused"] > 100
     assert not list(tmp_path.rglob("canary*"))
 
@@ -592,10 +602,9 @@ def test_hostile_texts_in_place_of_every_text_of_a_study(
     (base,) = _bases(tmp_path)
     ways = list(_ways(base))
     assert len(ways) > 40
-    outcomes = {"refused": 0, "planned": 0}
-    for number, way in enumerate(ways):
-        for text in HOSTILE[number % 8 :: 8]:
-            outcomes[_harmless(_replaced(base, way, text), tmp_path)] += 1
+    outcomes = _outcomes(
+        [lambda text, way=way: _replaced(base, way, text) for way in ways], tmp_path
+    )
     assert outcomes["planned"] > 10
     assert outcomes["refused"] > 80
     assert not list(tmp_path.rglob("canary*"))
@@ -646,12 +655,7 @@ def test_a_study_is_no_program(tmp_path: Path) -> None:
 def test_tags_of_yaml_make_no_objects(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(f"study: !!python/object/apply:os.system ['touch {tmp_path / CANARY}']\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "validate", str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    done = tsc("validate", str(path))
     assert done.returncode == 2
     assert "not readable as YAML" in done.stderr
     with pytest.raises(ValueError, match="not readable as YAML"):

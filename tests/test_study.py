@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
-from conftest import ROOT, TINY, Clone
+from conftest import ROOT, TINY, Clone, tsc
 
 from tsc_engine.plan import Plan
 from tsc_engine.study import StudyFaults, load_study
@@ -354,13 +352,7 @@ def test_problems_listed_twice_are_refused() -> None:
 
 
 def test_schema_file_is_in_step_and_accepts_the_studies() -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "schema"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    made = tsc("schema").stdout
     path = ROOT / "workflow" / "schemas" / "study.schema.json"
     assert path.read_text() == made, "run: python -m tsc_engine schema --output " + str(
         path.relative_to(ROOT)
@@ -397,22 +389,12 @@ def test_snakemake_stops_before_any_job_and_leaves_results_alone(clone: Clone) -
 
 
 def test_validate_command(tmp_path: Path) -> None:
-    good = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "validate", "config.yaml"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    good = tsc("validate", "config.yaml")
     assert good.returncode == 0, good.stderr
     assert "27 problems" in good.stdout
     bad = tmp_path / "bad.yaml"
     bad.write_text("study: x\nsizes: [\n")
-    broken = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "validate", str(bad)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    broken = tsc("validate", str(bad))
     assert broken.returncode == 2
     assert "not readable as YAML" in broken.stderr
     assert "Traceback" not in broken.stderr

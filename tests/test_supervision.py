@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from conftest import ROOT, TINY, Clone
+from conftest import ROOT, TINY, Clone, tsc
 
 from tsc_engine.failures import MADE, recorded_failures
 from tsc_engine.job_limits import (
@@ -121,24 +121,15 @@ def tsc_estimators():
     return [Trouble]
 """
 
-STUDY = {
+STUDY = TINY | {
     "study": "trouble",
-    "seed": 3,
     "sizes": [32, 64],
     "replicates": 2,
     "statistics": ["mean"],
     "estimators": [{"name": "trouble"}],
     "problems": [
-        {
-            "group": "line",
-            "law": {"name": "gaussian", "dimension": 1},
-            "head": {"horizons": [1.0]},
-            "queries": ["independent"],
-            "block_replicates": 2,
-        }
+        TINY["problems"][0] | {"head": {"horizons": [1.0]}, "queries": ["independent"]},
     ],
-    "rates": {"resamples": 99},
-    "plugin_folders": ["dropins"],
 }
 
 
@@ -575,20 +566,15 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Clone:
             },
         ],
     )
-    done = tsc(clone, "run", "study.yaml", "--cores", "2")
+    done = clone.tsc("run", "study.yaml", "--cores", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     return clone
 
 
-def tsc(clone: Clone, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "tsc_engine", *arguments],
-        cwd=folder or clone.folder,
-        env=clone.environment | ({"PYTHONPATH": str(clone.folder)} if folder else {}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def elsewhere(clone: Clone, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the clone's engine in another folder."""
+    environment = clone.environment | {"PYTHONPATH": str(clone.folder)}
+    return tsc(*arguments, folder=folder, environment=environment)
 
 
 @pytest.mark.workflow
@@ -601,7 +587,7 @@ def test_failures_are_removed_with_what_was_made_from_them_and_tried_again(broke
     before = addressed(clone)
     assert clone.planned() == {}
     # Listed only.
-    done = tsc(clone, "clean", "--failed", "--dry-run", "study.yaml")
+    done = clone.tsc("clean", "--failed", "--dry-run", "study.yaml")
     assert done.returncode == 0
     listed = done.stdout.splitlines()
     failed = [line for line in listed if line.endswith("(failed)")]
@@ -613,17 +599,17 @@ def test_failures_are_removed_with_what_was_made_from_them_and_tried_again(broke
     assert listed[-1] == "1 recorded failures and 4 files made from them would be removed"
     assert addressed(clone) == before
     # As is a run that only says what it would do.
-    done = tsc(clone, "run", "study.yaml", "--retry-failed", "--", "-n")
+    done = clone.tsc("run", "study.yaml", "--retry-failed", "--", "-n")
     assert done.returncode == 0
     assert addressed(clone) == before
     # Nothing is mended yet: the same failure again, and nothing else computed.
-    done = tsc(clone, "run", "study.yaml", "--retry-failed")
+    done = clone.tsc("run", "study.yaml", "--retry-failed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert cells(clone)["mended"][0] == "failed"
     # Mended, in something that no digest knows: only what failed is computed.
     (clone.folder / "mended").touch()
     assert clone.planned() == {}
-    done = tsc(clone, "run", "study.yaml", "--cores", "1", "--retry-failed")
+    done = clone.tsc("run", "study.yaml", "--cores", "1", "--retry-failed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert {name: outcome for name, (outcome, _) in cells(clone).items()} == {
         "numpy_cpu": "ok",
@@ -635,7 +621,7 @@ def test_failures_are_removed_with_what_was_made_from_them_and_tried_again(broke
     assert {name.split("/")[0] for name in changed} == {"estimates", "errors", "rates"}
     assert all("mended~" in name for name in changed if not name.startswith("rates"))
     assert clone.planned() == {}
-    done = tsc(clone, "clean", "--failed", "study.yaml")
+    done = clone.tsc("clean", "--failed", "study.yaml")
     assert done.stdout.strip() == "0 recorded failures and 0 files made from them removed"
 
 
@@ -644,21 +630,21 @@ def test_run_names_faults_and_works_from_any_folder(broken: Clone, tmp_path: Pat
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "bad.yaml").write_text("study: bad\nepsilom: 0.1\n")
-    done = tsc(broken, "run", "bad.yaml", folder=folder)
+    done = elsewhere(broken, folder, "run", "bad.yaml")
     assert done.returncode == 2
     assert "did you mean 'epsilon'?" in done.stderr
-    done = tsc(broken, "run", "none.yaml", folder=folder)
+    done = elsewhere(broken, folder, "run", "none.yaml")
     assert done.returncode == 2
     assert done.stderr.strip() == "none.yaml: there is no such study"
     Clone(folder).write_study(
         STUDY | {"estimators": [{"name": "numpy_cpu"}], "plugin_folders": []}, "good.yaml"
     )
     target = "results/trouble/summary.csv"
-    done = tsc(broken, "run", "good.yaml", "--cores", "2", "--", target, folder=folder)
+    done = elsewhere(broken, folder, "run", "good.yaml", "--cores", "2", "--", target)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (folder / target).is_file()
     # Snakemake's own code.
-    done = tsc(broken, "run", "good.yaml", "--", "no_such_target", folder=folder)
+    done = elsewhere(broken, folder, "run", "good.yaml", "--", "no_such_target")
     assert done.returncode == 1
 
 
@@ -679,7 +665,7 @@ def test_tables_and_report_take_every_outcome(broken: Clone, tmp_path: Path, out
     clone.snakemake("--cores", "1")
     for found in cells(clone).values():
         assert found == (outcome, f"no limit: {cause}")
-    listed = tsc(clone, "clean", "--failed", "--dry-run", "study.yaml").stdout
+    listed = clone.tsc("clean", "--failed", "--dry-run", "study.yaml").stdout
     assert f"({outcome})" in listed
     assert "/limits/" in listed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, Clone
+from conftest import ROOT, TINY, Clone
 from local_slurm import LocalSlurm, missing
 
 from tsc_engine.job_limits import job_memory_mb
@@ -47,13 +46,11 @@ SITE = (
 )
 
 #: A study whose estimators take more than they claim, and one on a GPU.
-DEMANDING = {
+DEMANDING = TINY | {
     "study": "demanding",
-    "seed": 1,
     "sizes": [32, 64],
     "replicates": 2,
     "plugin_folders": ["demanding"],
-    "rates": {"resamples": 99},
     "estimators": [
         {"name": "large"},
         {"name": "unbounded"},
@@ -62,13 +59,7 @@ DEMANDING = {
         {"name": "torch_device", "options": {"device": "cuda"}},
     ],
     "problems": [
-        {
-            "group": "line",
-            "law": {"name": "gaussian", "dimension": 1},
-            "head": {"horizons": [0.5]},
-            "queries": ["independent"],
-            "block_replicates": 2,
-        }
+        TINY["problems"][0] | {"head": {"horizons": [0.5]}, "queries": ["independent"]},
     ],
 }
 
@@ -272,13 +263,7 @@ def test_a_job_that_slurm_itself_ends_leaves_nothing(slurm: LocalSlurm, tmp_path
 def test_recorded_failures_are_tried_again_on_request(slurm: LocalSlurm, demanding: Clone) -> None:
     assert demanding.run.wait(600) == 0  # type: ignore[attr-defined]
     assert demanding.planned() == {}
-    done = subprocess.run(
-        [sys.executable, "-m", "tsc_engine", "clean", "--failed", "study.yaml"],
-        cwd=demanding.folder,
-        env=demanding.environment,
-        capture_output=True,
-        text=True,
-    )
+    done = demanding.tsc("clean", "--failed", "study.yaml")
     assert done.returncode == 0, done.stderr
     planned = demanding.planned()
     assert planned["estimate"] == 2
