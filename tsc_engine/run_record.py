@@ -10,13 +10,10 @@ from __future__ import annotations
 import atexit
 import csv
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import shlex
-import socket
 import sys
 import time
 from collections import Counter
@@ -27,14 +24,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsc_engine.storage import BadRecord, read_record, write_text
+from tsc_engine.surroundings import surroundings
 
 if TYPE_CHECKING:
     from tsc_engine.plan import Plan
 
 #: Name of the record, and version of its form.
 RUN_RECORD, SCHEMA = "run.json", 1
-#: Distributions whose versions are named.
-LIBRARIES = ("tsc-engine", "snakemake", "numpy", "scipy", "torch")
 #: Failed jobs that are said at the end of a run; all of them are in the record.
 SHOWN = 10
 #: Bytes of a log that are read for its last line, and characters of it that are kept.
@@ -157,8 +153,6 @@ class RunRecord:
         return found
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        from tsc_engine import __version__
-
         now = time.time()
         running = document["state"] == "running"
         whole = {
@@ -166,10 +160,7 @@ class RunRecord:
             "study": self.plan.study.study,
             "plan": self.plan.summary["digest"],
             "process": os.getpid(),
-            "host": socket.gethostname(),
-            "platform": platform.platform(),
-            "engine": __version__,
-            "versions": _versions(),
+            **surroundings(),
             "command": list(self.command),
             "folder": os.getcwd(),
             "started": _moment(self._started),
@@ -321,16 +312,6 @@ def _own_command() -> list[str]:
     name = Path(sys.argv[0]).name
     parts = [Path(sys.argv[0]).parent.name] if name == "__main__.py" else [name]
     return [*parts, *sys.argv[1:]]
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _moment(seconds: float) -> str:

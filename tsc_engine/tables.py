@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
-import socket
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tsc_engine.storage import BadRecord, Record, atomic_write, read_record, write_text
+from tsc_engine.surroundings import surroundings
 
 if TYPE_CHECKING:
     import pandas
@@ -82,12 +80,6 @@ OPEN = ("n_eps", "n_eps_low", "n_eps_high", "budget_low", "budget_high")
 #: Columns that are whole numbers although they may be empty.
 WHOLE = (
     *("dimension", "layer", "head", "n_min", "n_max", "replicates", "size", "replicate", "rank"),
-)
-
-#: Libraries whose versions are part of the provenance.
-LIBRARIES = (
-    *("numpy", "scipy", "torch", "pandas", "pyarrow", "altair", "pluggy", "pydantic"),
-    *("snakemake", "transformers", "tokenizers", "gensim"),
 )
 
 
@@ -341,22 +333,11 @@ def model_rows(budgets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def provenance(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return where, when and with what the tables were made, as JSON types."""
-    versions = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    from tsc_engine import __version__
-
     return {
         "study": job["study"],
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "engine": __version__,
+        **surroundings(),
         "plan": job["digest"],
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "versions": versions,
         "seed": job["configuration"]["seed"],
         "problems": len(job["problems"]),
         "digests": {
